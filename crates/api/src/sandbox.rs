@@ -1,0 +1,232 @@
+//! Sandboxes: what is asked for, what there is, and how it ended.
+
+use crate::SandboxId;
+use jiff::Timestamp;
+use serde::{Deserialize, Serialize};
+use std::{collections::BTreeMap, fmt, str::FromStr};
+
+/// Where the workspace is in every sandbox.
+pub const WORKDIR: &str = "/work";
+
+/// What a sandbox should be. It never changes after creation.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct SandboxSpec {
+    /// What it is made from. None: the provider's default.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub image: Option<String>,
+    /// For every process in it.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub env: BTreeMap<String, String>,
+    /// The user's own. Keys that start with `seawall.` are ours and refused.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub labels: BTreeMap<String, String>,
+    /// Who runs processes and owns files unless a call says otherwise.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub user: Option<String>,
+    #[serde(default, skip_serializing_if = "Limits::is_empty")]
+    pub limits: Limits,
+}
+
+/// Limits that were asked for. What a provider cannot enforce it refuses.
+#[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Limits {
+    /// Cores, fractions allowed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cpus: Option<f64>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub memory_mb: Option<u64>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub disk_mb: Option<u64>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub max_processes: Option<u64>,
+}
+
+impl Limits {
+    pub fn is_empty(&self) -> bool {
+        *self == Limits::default()
+    }
+
+    /// The names of the limits that are set, as they stand in JSON.
+    pub fn named(&self) -> Vec<&'static str> {
+        let set = [
+            ("cpus", self.cpus.is_some()),
+            ("memory_mb", self.memory_mb.is_some()),
+            ("disk_mb", self.disk_mb.is_some()),
+            ("max_processes", self.max_processes.is_some()),
+        ];
+        set.into_iter().filter(|(_, on)| *on).map(|(name, _)| name).collect()
+    }
+}
+
+/// Where a sandbox is in its life.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum SandboxState {
+    /// Its intent is recorded; the box is being made.
+    Creating,
+    /// The box is there and was never started.
+    Created,
+    Running,
+    Paused,
+    Stopping,
+    /// The box is there and does not run.
+    Stopped,
+    /// Removed for good.
+    Terminated,
+    /// It could not be made, or broke.
+    Failed,
+    /// Its box is gone and nobody asked for that.
+    Lost,
+}
+
+impl SandboxState {
+    pub const ALL: [SandboxState; 9] = [
+        SandboxState::Creating,
+        SandboxState::Created,
+        SandboxState::Running,
+        SandboxState::Paused,
+        SandboxState::Stopping,
+        SandboxState::Stopped,
+        SandboxState::Terminated,
+        SandboxState::Failed,
+        SandboxState::Lost,
+    ];
+
+    pub fn as_str(self) -> &'static str {
+        match self {
+            SandboxState::Creating => "creating",
+            SandboxState::Created => "created",
+            SandboxState::Running => "running",
+            SandboxState::Paused => "paused",
+            SandboxState::Stopping => "stopping",
+            SandboxState::Stopped => "stopped",
+            SandboxState::Terminated => "terminated",
+            SandboxState::Failed => "failed",
+            SandboxState::Lost => "lost",
+        }
+    }
+}
+
+impl fmt::Display for SandboxState {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.as_str())
+    }
+}
+
+/// Why a sandbox is not running any more, for programs: `terminated`, `idle`, `max_lifetime`,
+/// `stopped`, `lost`, `failed: <kind>`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
+pub enum EndReason {
+    /// Removed because somebody asked.
+    Terminated,
+    /// Stopped because somebody asked.
+    Stopped,
+    Idle,
+    MaxLifetime,
+    Lost,
+    /// The kind says what: an [`ErrorKind`](crate::ErrorKind) or, e.g., `guest_died`.
+    Failed(String),
+}
+
+impl fmt::Display for EndReason {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            EndReason::Terminated => f.write_str("terminated"),
+            EndReason::Stopped => f.write_str("stopped"),
+            EndReason::Idle => f.write_str("idle"),
+            EndReason::MaxLifetime => f.write_str("max_lifetime"),
+            EndReason::Lost => f.write_str("lost"),
+            EndReason::Failed(kind) => write!(f, "failed: {kind}"),
+        }
+    }
+}
+
+impl From<EndReason> for String {
+    fn from(reason: EndReason) -> String {
+        reason.to_string()
+    }
+}
+
+/// A text that is no end reason.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("`{0}` is not an end reason")]
+pub struct UnknownReason(String);
+
+impl FromStr for EndReason {
+    type Err = UnknownReason;
+
+    fn from_str(text: &str) -> Result<Self, UnknownReason> {
+        Ok(match text {
+            "terminated" => EndReason::Terminated,
+            "stopped" => EndReason::Stopped,
+            "idle" => EndReason::Idle,
+            "max_lifetime" => EndReason::MaxLifetime,
+            "lost" => EndReason::Lost,
+            other => match other.strip_prefix("failed: ") {
+                Some(kind) => EndReason::Failed(kind.to_owned()),
+                None => return Err(UnknownReason(other.to_owned())),
+            },
+        })
+    }
+}
+
+impl TryFrom<String> for EndReason {
+    type Error = UnknownReason;
+    fn try_from(text: String) -> Result<Self, UnknownReason> {
+        text.parse()
+    }
+}
+
+/// A sandbox as its users see it.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct SandboxInfo {
+    pub id: SandboxId,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub name: Option<String>,
+    pub provider: String,
+    pub state: SandboxState,
+    /// Why it does not run, where it ran or should have.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reason: Option<EndReason>,
+    pub spec: SandboxSpec,
+    pub created_at: Timestamp,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub started_at: Option<Timestamp>,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn reasons_are_text_both_ways() {
+        let all = [
+            EndReason::Terminated,
+            EndReason::Stopped,
+            EndReason::Idle,
+            EndReason::MaxLifetime,
+            EndReason::Lost,
+            EndReason::Failed("guest_died".into()),
+        ];
+        for reason in all {
+            assert_eq!(reason.to_string().parse::<EndReason>().unwrap(), reason);
+        }
+        assert!("bored".parse::<EndReason>().is_err());
+    }
+
+    #[test]
+    fn unknown_fields_of_a_spec_are_refused() {
+        assert!(serde_json::from_str::<SandboxSpec>(r#"{"imgae": "x"}"#).is_err());
+        assert_eq!(serde_json::to_string(&SandboxSpec::default()).unwrap(), "{}");
+    }
+
+    #[test]
+    fn limits_say_which_are_set() {
+        let limits = Limits { memory_mb: Some(64), ..Limits::default() };
+        assert_eq!(limits.named(), ["memory_mb"]);
+        assert!(!limits.is_empty());
+    }
+}

@@ -1,0 +1,143 @@
+//! The command line: what there is to say, and help that teaches it.
+
+use crate::commands::{
+    bench::BenchArgs, cp::CpArgs, create::CreateArgs, doctor::DoctorArgs, exec::ExecArgs,
+    forward::ForwardArgs, inspect::InspectArgs, kill::KillArgs, logs::LogsArgs, ls::LsArgs, rm::RmArgs,
+    run::RunArgs, shell::ShellArgs, start::StartArgs, stop::StopArgs,
+};
+use clap::{Parser, Subcommand};
+use clap_complete::Shell;
+use std::path::PathBuf;
+
+mod process;
+mod sandbox;
+
+pub use process::{ProcessArgs, add_terminal};
+pub use sandbox::SpecArgs;
+
+const ABOUT: &str = "\
+Sandboxes for AI agents: a place to run commands, keep files, and throw both away.
+
+Try it:
+  seawall doctor                              is everything here that is needed?
+  seawall run -- python3 -c 'print(6*7)'      one command in a sandbox of its own, gone afterwards
+
+Keep one:
+  ID=$(seawall create --name demo)            make a sandbox and start it
+  seawall exec $ID -- make test               run a command in it (demo works as well as the id)
+  seawall shell demo                          look around
+  seawall cp ./src demo:/work/src             files in, and with the sides swapped, out
+  seawall ls                                  what there is
+  seawall rm -f --volumes demo                away with it, files included
+
+Wherever ID stands, an id, the unique beginning of one, or a name will do.";
+
+const EXIT_CODES: &str = "\
+Exit codes of run, exec and shell: the command's own; 124 its timeout was over, 125 seawall itself failed,
+126 the command cannot be executed, 127 it was not found, 128+N signal N ended it. Others: 0 or 1; 2 bad usage.
+
+Settings come from seawall.toml, then the environment (SEAWALL_...), then flags. SEAWALL_LOG=debug says more.";
+
+#[derive(Debug, Parser)]
+#[command(name = "seawall", version, about = "Sandboxes for AI agents", long_about = ABOUT, after_help = EXIT_CODES)]
+pub struct Cli {
+    /// Where sandboxes and their records live
+    #[arg(long, global = true, value_name = "DIR", env = "SEAWALL_DATA", help_heading = "Everywhere")]
+    pub data: Option<PathBuf>,
+
+    /// The configuration file [default: ./seawall.toml, then ~/.config/seawall/seawall.toml]
+    #[arg(long, global = true, value_name = "FILE", env = "SEAWALL_CONFIG", help_heading = "Everywhere")]
+    pub config: Option<PathBuf>,
+
+    /// JSON for programs instead of text for people
+    #[arg(long, global = true, help_heading = "Everywhere")]
+    pub json: bool,
+
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+pub enum Command {
+    /// Run one command in a new sandbox, and remove it afterwards
+    Run(RunArgs),
+    /// Make a sandbox and start it; prints its id
+    Create(CreateArgs),
+    /// Start sandboxes that were stopped, or created with --no-start
+    Start(StartArgs),
+    /// List the sandboxes
+    #[command(visible_alias = "list")]
+    Ls(LsArgs),
+    /// Run a command in a sandbox
+    Exec(ExecArgs),
+    /// Open a terminal in a sandbox
+    Shell(ShellArgs),
+    /// Copy files into a sandbox or out of it
+    Cp(CpArgs),
+    /// Show what a process printed, also after it ended
+    Logs(LogsArgs),
+    /// End a process and all its descendants, or send it a signal
+    Kill(KillArgs),
+    /// Stop sandboxes; their files stay
+    Stop(StopArgs),
+    /// Remove sandboxes
+    Rm(RmArgs),
+    /// All that is known of a sandbox, as JSON
+    Inspect(InspectArgs),
+    /// Reach a port of a sandbox from this machine
+    Forward(ForwardArgs),
+    /// Check that this machine has what is needed, and say what to do where not
+    Doctor(DoctorArgs),
+    /// Print the completions of a shell, e.g. `seawall completions bash > /etc/bash_completion.d/seawall`
+    Completions {
+        /// Which shell
+        shell: Shell,
+    },
+    /// Measure what is promised
+    Bench(BenchArgs),
+}
+
+impl Command {
+    /// Whether our exit code is that of a command in a sandbox.
+    pub fn is_attached(&self) -> bool {
+        matches!(self, Command::Run(_) | Command::Exec(_) | Command::Shell(_))
+    }
+}
+
+/// `KEY=VALUE`, for clap.
+pub fn key_value(text: &str) -> Result<(String, String), String> {
+    match text.split_once('=') {
+        Some((key, value)) if !key.is_empty() => Ok((key.to_owned(), value.to_owned())),
+        _ => Err(format!("`{text}` is not KEY=VALUE")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::CommandFactory;
+
+    #[test]
+    fn the_definition_holds_together() {
+        Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn the_command_keeps_its_own_flags() {
+        for line in
+            ["seawall exec --timeout 1s x -- ls -l --json", "seawall exec --timeout 1s x ls -l --json"]
+        {
+            let cli = Cli::try_parse_from(line.split(' ')).unwrap();
+            assert!(!cli.json);
+            let Command::Exec(exec) = cli.command else { panic!("not exec") };
+            assert_eq!(exec.command, ["ls", "-l", "--json"]);
+        }
+    }
+
+    #[test]
+    fn values_may_hold_an_equals_sign() {
+        assert_eq!(key_value("A=b=c"), Ok(("A".into(), "b=c".into())));
+        assert!(key_value("=b").is_err());
+        assert!(key_value("A").is_err());
+    }
+}

@@ -1,0 +1,65 @@
+//! The flags that say what a sandbox is, shared by `run` and `create`.
+
+use super::key_value;
+use clap::Args;
+use seawall_api::{
+    SandboxId,
+    sandbox::{Limits, SandboxSpec},
+};
+use seawall_core::NewSandbox;
+
+#[derive(Debug, Default, Args)]
+#[command(next_help_heading = "Sandbox")]
+pub struct SpecArgs {
+    /// A name of your own, usable instead of the id
+    #[arg(long, value_name = "NAME")]
+    pub name: Option<String>,
+
+    /// How it is isolated [default: `provider` of seawall.toml]
+    #[arg(long, value_name = "NAME", env = "SEAWALL_PROVIDER")]
+    pub provider: Option<String>,
+
+    /// What it is made from, where the provider takes images
+    #[arg(long, value_name = "IMAGE")]
+    pub image: Option<String>,
+
+    /// A label of your own; may be repeated
+    #[arg(long = "label", value_name = "KEY=VALUE", value_parser = key_value)]
+    pub labels: Vec<(String, String)>,
+
+    /// At most so many cores, e.g. 0.5
+    #[arg(long, value_name = "N")]
+    pub cpus: Option<f64>,
+
+    /// At most so much memory
+    #[arg(long, value_name = "MB")]
+    pub memory_mb: Option<u64>,
+
+    /// At most so much disk
+    #[arg(long, value_name = "MB")]
+    pub disk_mb: Option<u64>,
+
+    /// At most so many processes at once
+    #[arg(long, value_name = "N")]
+    pub max_processes: Option<u64>,
+}
+
+impl SpecArgs {
+    /// Under an id chosen here, so that it can be cleaned up whatever happens.
+    pub fn new_sandbox(&self, id: SandboxId) -> NewSandbox {
+        let limits = Limits {
+            cpus: self.cpus,
+            memory_mb: self.memory_mb,
+            disk_mb: self.disk_mb,
+            max_processes: self.max_processes,
+        };
+        let spec = SandboxSpec {
+            image: self.image.clone(),
+            labels: self.labels.iter().cloned().collect(),
+            limits,
+            ..SandboxSpec::default()
+        };
+        let provider = self.provider.clone().filter(|name| !name.is_empty());
+        NewSandbox { id: Some(id), name: self.name.clone(), provider, spec }
+    }
+}

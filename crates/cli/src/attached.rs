@@ -1,0 +1,180 @@
+//! Being attached to a process: its output is ours, our input, signals and terminal are its.
+
+use crate::{
+    exit, input,
+    output::{self, Closed},
+    signals::{self, SIGHUP, SIGINT, SIGPIPE, Signals},
+    terminal::{self, RawMode},
+};
+use anyhow::{Context, Result};
+use seawall_api::exec::{ExitStatus, OutputStream};
+use seawall_wire::{Guest, Process, ProcessInput, ProcessOutput};
+use std::convert::Infallible;
+use tokio::io::{AsyncWrite, AsyncWriteExt};
+
+/// How we are attached.
+#[derive(Debug, Clone, Copy)]
+pub struct Attachment {
+    pub tty: bool,
+    pub stdin: bool,
+    /// SIGTERM ends us, not the process: whoever attached cleans up after it.
+    pub leave_on_terminate: bool,
+}
+
+/// Stays until the process ends, or until we must go. Returns our exit code.
+pub async fn stay(process: Process, guest: &Guest, how: Attachment, signals: &mut Signals) -> Result<i32> {
+    let ended = {
+        let _raw = if how.tty { RawMode::enter()? } else { None };
+        stay_until_end(process, guest, how, signals).await?
+    };
+    // Said after the terminal is itself again.
+    match ended {
+        Ended::Left(code) => Ok(code),
+        Ended::Exited { status, lost } => {
+            if lost > 0 {
+                output::note(format!("{lost} bytes of output were dropped before they could be read"));
+            }
+            if status.truncated > 0 {
+                output::note(format!(
+                    "{} bytes of output beyond the limit were thrown away",
+                    status.truncated
+                ));
+            }
+            Ok(status.shell_code())
+        }
+    }
+}
+
+enum Ended {
+    Exited { status: ExitStatus, lost: u64 },
+    Left(i32),
+}
+
+async fn stay_until_end(
+    mut process: Process,
+    guest: &Guest,
+    how: Attachment,
+    signals: &mut Signals,
+) -> Result<Ended> {
+    let input = process.input();
+    let id = process.id();
+    tokio::select! {
+        ended = show(&mut process, &input) => ended,
+        left = async {
+            if how.tty {
+                leave_on_signal(&input, signals).await
+            } else {
+                pass_signals(guest, id, &input, how.leave_on_terminate, signals).await
+            }
+        } => Ok(Ended::Left(left)),
+        never = feed(&input, how.stdin) => match never {},
+        never = follow_size(&input, how.tty) => match never? {},
+    }
+}
+
+async fn show(process: &mut Process, input: &ProcessInput) -> Result<Ended> {
+    let (mut stdout, mut stderr) = (tokio::io::stdout(), tokio::io::stderr());
+    let mut lost = 0;
+    loop {
+        let written = match process.next().await? {
+            ProcessOutput::Data { stream: OutputStream::Stderr, bytes, .. } => {
+                print(&mut stderr, &bytes).await
+            }
+            ProcessOutput::Data { bytes, .. } => print(&mut stdout, &bytes).await,
+            ProcessOutput::Gap { from, to } => {
+                lost += to.saturating_sub(from);
+                Ok(())
+            }
+            ProcessOutput::End(status) => return Ok(Ended::Exited { status, lost }),
+            _ => Ok(()),
+        };
+        match written {
+            Ok(()) => {}
+            Err(error) if error.is::<Closed>() => {
+                // What the kernel would tell it, were it on our side of the pipe.
+                let _ = input.signal(SIGPIPE).await;
+                return Ok(Ended::Left(exit::by_signal(SIGPIPE)));
+            }
+            Err(error) => return Err(error),
+        }
+    }
+}
+
+/// Flushed at once, so that stdout and stderr keep their order.
+pub async fn print(to: &mut (impl AsyncWrite + Unpin), bytes: &[u8]) -> Result<()> {
+    to.write_all(bytes).await.map_err(output::closed_or)?;
+    to.flush().await.map_err(output::closed_or)
+}
+
+/// Returns only when we must go. Without a terminal of its own the process cannot see Ctrl-C, so it
+/// is told; the second time it is ended with all its descendants, the third time we leave.
+async fn pass_signals(
+    guest: &Guest,
+    process: seawall_api::ProcessId,
+    input: &ProcessInput,
+    leave_on_terminate: bool,
+    signals: &mut Signals,
+) -> i32 {
+    for count in 1.. {
+        let signal = signals.next().await;
+        if count > 2 || (leave_on_terminate && signal != SIGINT) {
+            return exit::by_signal(signal);
+        }
+        let told = if count == 1 {
+            input.signal(signal).await
+        } else {
+            tokio::select! {
+                told = guest.kill(process) => told,
+                signal = signals.next() => return exit::by_signal(signal),
+            }
+        };
+        if let Err(error) = told {
+            tracing::warn!("the signal did not reach the process: {error}");
+        }
+    }
+    exit::by_signal(SIGINT)
+}
+
+/// In raw mode keys are the process's; a signal comes from elsewhere and means that the terminal goes.
+async fn leave_on_signal(input: &ProcessInput, signals: &mut Signals) -> i32 {
+    let signal = signals.next().await;
+    let _ = input.signal(SIGHUP).await;
+    exit::by_signal(signal)
+}
+
+async fn feed(input: &ProcessInput, wanted: bool) -> Infallible {
+    if wanted {
+        let mut chunks = input::chunks();
+        let mut taken = true;
+        while let Some(chunk) = chunks.recv().await {
+            let chunk = match chunk {
+                Ok(chunk) => chunk,
+                Err(error) => {
+                    tracing::warn!("cannot read stdin: {error}");
+                    break;
+                }
+            };
+            // It closed its stdin or ended: its business, as with a pipe.
+            taken = input.write(&chunk).await.is_ok();
+            if !taken {
+                break;
+            }
+        }
+        if taken {
+            let _ = input.close().await;
+        }
+    }
+    std::future::pending().await
+}
+
+async fn follow_size(input: &ProcessInput, tty: bool) -> Result<Infallible> {
+    if tty {
+        let mut changes = signals::window_changes().context("the terminal cannot be followed")?;
+        while changes.recv().await.is_some() {
+            if let Err(error) = input.resize(terminal::size()).await {
+                tracing::debug!("the new size did not reach the process: {error}");
+            }
+        }
+    }
+    Ok(std::future::pending().await)
+}

@@ -1,0 +1,73 @@
+//! The commands, a file each, and the way from the command line to them.
+
+pub mod bench;
+pub mod completions;
+pub mod cp;
+pub mod create;
+pub mod doctor;
+pub mod exec;
+pub mod forward;
+pub mod inspect;
+pub mod kill;
+pub mod logs;
+pub mod ls;
+pub mod rm;
+pub mod run;
+pub mod shell;
+pub mod start;
+pub mod stop;
+
+use crate::{
+    app::App,
+    args::{Cli, Command},
+    config::{self, Flags},
+    exit, output,
+};
+use anyhow::Result;
+
+/// Does what was asked; the exit code where it went well.
+pub async fn dispatch(cli: Cli) -> Result<i32> {
+    let json = cli.json;
+    if let Command::Completions { shell } = cli.command {
+        return completions::completions(shell);
+    }
+    let settings = config::load(&Flags { data: cli.data, config: cli.config })?;
+    let command = match cli.command {
+        // These two must work where nothing else does, or elsewhere.
+        Command::Doctor(args) => return doctor::doctor(&settings, &args, json).await,
+        Command::Bench(args) => return bench::bench(settings, &args, json).await,
+        command => command,
+    };
+    let app = App::open(settings, json)?;
+    match command {
+        Command::Run(args) => run::run(&app, &args).await,
+        Command::Create(args) => create::create(&app, &args).await,
+        Command::Start(args) => start::start(&app, &args).await,
+        Command::Ls(args) => ls::ls(&app, &args).await,
+        Command::Exec(args) => exec::exec(&app, &args).await,
+        Command::Shell(args) => shell::shell(&app, &args).await,
+        Command::Cp(args) => cp::cp(&app, &args).await,
+        Command::Logs(args) => logs::logs(&app, &args).await,
+        Command::Kill(args) => kill::kill(&app, &args).await,
+        Command::Stop(args) => stop::stop(&app, &args).await,
+        Command::Rm(args) => rm::rm(&app, &args).await,
+        Command::Inspect(args) => inspect::inspect(&app, &args).await,
+        Command::Forward(args) => forward::forward(&app, &args).await,
+        Command::Doctor(_) | Command::Bench(_) | Command::Completions { .. } => Ok(0),
+    }
+}
+
+/// Does all of them, also after one failed; each failure is told, and any makes the code 1.
+async fn each(app: &App, references: &[String], work: impl AsyncFn(&str) -> Result<()>) -> Result<i32> {
+    let mut code = 0;
+    for reference in references {
+        if let Err(error) = work(reference).await {
+            if error.is::<output::Closed>() {
+                return Err(error);
+            }
+            exit::report(&error, app.json);
+            code = exit::FAILED;
+        }
+    }
+    Ok(code)
+}

@@ -1,0 +1,93 @@
+//! `seawall bench`: measures what SPECIFICATION.md promises.
+
+use crate::{app::App, config::Settings, exit, output, signals::Signals};
+use anyhow::{Context, Result};
+use clap::{Args, Subcommand};
+use figures::Report;
+use seawall_api::SandboxId;
+use seawall_core::ports::Volumes;
+use std::{path::PathBuf, time::Duration};
+
+mod figures;
+mod measure;
+
+#[derive(Debug, Args)]
+pub struct BenchArgs {
+    #[command(subcommand)]
+    pub what: Bench,
+}
+
+#[derive(Debug, Subcommand)]
+pub enum Bench {
+    /// Commands, output, files, and the guest's size, on sandboxes of its own
+    Exec(BenchExecArgs),
+}
+
+#[derive(Debug, Args)]
+pub struct BenchExecArgs {
+    /// Throughputs are the best of so many runs
+    #[arg(long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..=100))]
+    pub runs: u32,
+
+    /// Exit with 1 when a promise is not kept
+    #[arg(long)]
+    pub check: bool,
+
+    /// On which provider [default: `provider` of seawall.toml]
+    #[arg(long, value_name = "NAME", env = "SEAWALL_PROVIDER")]
+    pub provider: Option<String>,
+}
+
+pub async fn bench(mut settings: Settings, args: &BenchArgs, json: bool) -> Result<i32> {
+    let Bench::Exec(args) = &args.what;
+    if let Some(provider) = args.provider.clone().filter(|name| !name.is_empty()) {
+        settings.provider = provider;
+    }
+    let scratch = Scratch::new()?;
+    settings.data = scratch.0.clone();
+    let app = App::open(settings, json)?;
+    let mut signals = Signals::listen()?;
+    let measured = tokio::select! {
+        report = measure::all(&app, args.runs) => report.map(Some),
+        _ = signals.next() => Ok(None),
+    };
+    remove_all(&app).await;
+    let Some(report) = measured? else { return Ok(exit::by_signal(crate::signals::SIGINT)) };
+    show(&report, json)?;
+    let missed = args.check && !report.all_kept();
+    Ok(if missed { exit::FAILED } else { 0 })
+}
+
+fn show(report: &Report, json: bool) -> Result<()> {
+    if json { output::json(&report.to_json()) } else { report.table().print() }
+}
+
+/// A data folder of its own, so that nobody's sandboxes are touched or counted.
+struct Scratch(PathBuf);
+
+impl Scratch {
+    fn new() -> Result<Self> {
+        // Short: sockets are made in it.
+        let id = SandboxId::generate().to_string();
+        let tail = id.rsplit('-').next().unwrap_or_default();
+        let path = std::env::temp_dir().join(format!("seawall-bench-{tail}"));
+        std::fs::create_dir(&path).with_context(|| format!("cannot make {}", path.display()))?;
+        Ok(Scratch(path))
+    }
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
+
+async fn remove_all(app: &App) {
+    for info in app.sandboxes.list().await.unwrap_or_default() {
+        let stopped = app.sandboxes.stop(info.id, Duration::ZERO).await;
+        let removed = app.sandboxes.remove(info.id, Volumes::Delete).await;
+        if let Err(error) = stopped.map(drop).and(removed) {
+            output::note(format!("sandbox {} of the measurement is left behind: {}", info.id, error.chain()));
+        }
+    }
+}

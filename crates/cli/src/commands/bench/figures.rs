@@ -1,0 +1,113 @@
+//! Figures with the bounds they are held to.
+
+use crate::output::Table;
+use serde_json::{Value, json};
+
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub enum Bound {
+    AtMost(f64),
+    AtLeast(f64),
+    /// Told, and not promised.
+    None,
+}
+
+#[derive(Debug)]
+pub struct Figure {
+    /// For programs.
+    pub key: &'static str,
+    pub name: &'static str,
+    pub unit: &'static str,
+    pub value: f64,
+    pub bound: Bound,
+}
+
+impl Figure {
+    /// None where nothing is promised. What is no number keeps no promise.
+    fn kept(&self) -> Option<bool> {
+        match self.bound {
+            Bound::AtMost(bound) => Some(self.value <= bound),
+            Bound::AtLeast(bound) => Some(self.value >= bound),
+            Bound::None => None,
+        }
+    }
+}
+
+#[derive(Debug, Default)]
+pub struct Report {
+    pub figures: Vec<Figure>,
+}
+
+impl Report {
+    pub fn all_kept(&self) -> bool {
+        self.figures.iter().all(|figure| figure.kept() != Some(false))
+    }
+
+    pub fn table(&self) -> Table {
+        let mut table = Table::new(&["FIGURE", "MEASURED", "PROMISED", ""]);
+        for figure in &self.figures {
+            let promised = match figure.bound {
+                Bound::AtMost(bound) => format!("<= {bound} {}", figure.unit),
+                Bound::AtLeast(bound) => format!(">= {bound} {}", figure.unit),
+                Bound::None => String::new(),
+            };
+            let verdict = match figure.kept() {
+                Some(true) => "ok",
+                Some(false) => "MISSED",
+                None => "",
+            };
+            let measured = format!("{:.3} {}", figure.value, figure.unit);
+            table.row(vec![figure.name.to_owned(), measured, promised, verdict.to_owned()]);
+        }
+        table
+    }
+
+    pub fn to_json(&self) -> Value {
+        let figures = self.figures.iter().map(|figure| {
+            let bound = match figure.bound {
+                Bound::AtMost(bound) => json!({ "at_most": bound }),
+                Bound::AtLeast(bound) => json!({ "at_least": bound }),
+                Bound::None => Value::Null,
+            };
+            let value =
+                json!({ "value": figure.value, "unit": figure.unit, "bound": bound, "ok": figure.kept() });
+            (figure.key.to_owned(), value)
+        });
+        json!({ "ok": self.all_kept(), "figures": figures.collect::<serde_json::Map<_, _>>() })
+    }
+}
+
+/// The value that this part of all are not above; the nearest one, without interpolation.
+pub fn percentile(sorted: &[f64], part: f64) -> f64 {
+    let rank = (part * sorted.len() as f64).ceil() as usize;
+    sorted.get(rank.clamp(1, sorted.len().max(1)) - 1).copied().unwrap_or(f64::NAN)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn figure(value: f64, bound: Bound) -> Figure {
+        Figure { key: "k", name: "n", unit: "ms", value, bound }
+    }
+
+    #[test]
+    fn promises_are_kept_or_not() {
+        assert_eq!(figure(1.2, Bound::AtMost(1.2)).kept(), Some(true));
+        assert_eq!(figure(1.3, Bound::AtMost(1.2)).kept(), Some(false));
+        assert_eq!(figure(499.0, Bound::AtLeast(500.0)).kept(), Some(false));
+        assert_eq!(figure(f64::NAN, Bound::AtLeast(500.0)).kept(), Some(false));
+        assert_eq!(figure(9.0, Bound::None).kept(), None);
+        let report = Report { figures: vec![figure(9.0, Bound::None), figure(1.3, Bound::AtMost(1.2))] };
+        assert!(!report.all_kept());
+        assert_eq!(report.to_json()["ok"], false);
+    }
+
+    #[test]
+    fn percentiles() {
+        let sorted: Vec<f64> = (1..=100).map(f64::from).collect();
+        assert_eq!(percentile(&sorted, 0.50), 50.0);
+        assert_eq!(percentile(&sorted, 0.99), 99.0);
+        assert_eq!(percentile(&[7.0], 0.5), 7.0);
+        assert!(percentile(&[], 0.5).is_nan());
+    }
+}

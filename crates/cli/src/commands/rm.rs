@@ -1,0 +1,52 @@
+//! `seawall rm`: removes sandboxes. Their data volumes stay unless asked otherwise.
+
+use super::each;
+use crate::{app::App, lookup, output};
+use anyhow::{Result, bail};
+use clap::Args;
+use seawall_api::sandbox::SandboxState;
+use seawall_core::ports::Volumes;
+
+#[derive(Debug, Args)]
+#[command(
+    after_help = "Example:\n  seawall rm -f --volumes $(seawall ls -q)    # everything, files included"
+)]
+pub struct RmArgs {
+    /// Which ones: ids or names
+    #[arg(required = true, value_name = "ID")]
+    pub ids: Vec<String>,
+
+    /// Stop the running ones first
+    #[arg(short = 'f', long)]
+    pub force: bool,
+
+    /// Delete their files too; otherwise the volume is kept
+    #[arg(long)]
+    pub volumes: bool,
+}
+
+pub async fn rm(app: &App, args: &RmArgs) -> Result<i32> {
+    each(app, &args.ids, async |reference| remove(app, args, reference).await).await
+}
+
+async fn remove(app: &App, args: &RmArgs, reference: &str) -> Result<()> {
+    let info = lookup::sandbox(app, reference).await?;
+    let runs = matches!(info.state, SandboxState::Running | SandboxState::Paused | SandboxState::Stopping);
+    if runs && !args.force {
+        bail!(
+            "sandbox `{reference}` is {}: stop it with `seawall stop {}`, or remove it anyway with `seawall rm -f`",
+            info.state,
+            info.id
+        );
+    }
+    if runs {
+        app.sandboxes.stop(info.id, app.settings.stop_grace).await?;
+    }
+    let volumes = if args.volumes { Volumes::Delete } else { Volumes::Keep };
+    app.sandboxes.remove(info.id, volumes).await?;
+    if app.json {
+        output::json(&serde_json::json!({ "id": info.id, "removed": true, "volumes": volumes }))
+    } else {
+        output::line(info.id)
+    }
+}

@@ -1,0 +1,248 @@
+//! Settings: defaults that work, then `seawall.toml`, then the environment, then flags.
+//!
+//! An unknown key is an error with a suggestion. A wrong value that has a safe default is replaced
+//! by it, with a warning; one that has none (where the data lives) is an error.
+
+use anyhow::{Context, Result, anyhow, bail};
+use std::{
+    ffi::OsString,
+    path::{Path, PathBuf},
+    time::Duration,
+};
+use toml::{Table, Value};
+
+mod suggest;
+#[cfg(test)]
+mod tests;
+
+const FILE: &str = "seawall.toml";
+const TOP_KEYS: [&str; 4] = ["data", "provider", "exec", "stop"];
+const EXEC_KEYS: [&str; 2] = ["timeout_seconds", "output_limit_bytes"];
+const STOP_KEYS: [&str; 1] = ["grace_seconds"];
+const TIMEOUT_VAR: &str = "SEAWALL_EXEC_TIMEOUT_SECONDS";
+const LIMIT_VAR: &str = "SEAWALL_EXEC_OUTPUT_LIMIT_BYTES";
+const GRACE_VAR: &str = "SEAWALL_STOP_GRACE_SECONDS";
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Settings {
+    pub data: PathBuf,
+    pub provider: String,
+    pub exec_timeout: Option<Duration>,
+    pub output_limit: Option<u64>,
+    pub stop_grace: Duration,
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        Settings {
+            data: PathBuf::from("/var/lib/seawall"),
+            provider: "local".to_owned(),
+            exec_timeout: None,
+            output_limit: None,
+            stop_grace: Duration::from_secs(5),
+        }
+    }
+}
+
+/// What flags said, and the variables that clap reads for them.
+#[derive(Debug, Default)]
+pub struct Flags {
+    pub data: Option<PathBuf>,
+    pub config: Option<PathBuf>,
+}
+
+/// The surroundings, so that tests can have their own.
+pub struct Surroundings<'a> {
+    pub var: &'a dyn Fn(&str) -> Option<OsString>,
+    pub current_dir: PathBuf,
+    pub root: bool,
+}
+
+/// The settings, and what was wrong with them but could be mended.
+#[derive(Debug)]
+pub struct Loaded {
+    pub settings: Settings,
+    pub warnings: Vec<String>,
+}
+
+/// From the real surroundings; warnings go to the log.
+pub fn load(flags: &Flags) -> Result<Settings> {
+    let surroundings = Surroundings {
+        var: &|name| std::env::var_os(name),
+        current_dir: std::env::current_dir().unwrap_or_else(|_| PathBuf::from(".")),
+        root: rustix::process::geteuid().is_root(),
+    };
+    let loaded = load_from(flags, &surroundings)?;
+    for warning in &loaded.warnings {
+        tracing::warn!("{warning}");
+    }
+    Ok(loaded.settings)
+}
+
+pub fn load_from(flags: &Flags, around: &Surroundings<'_>) -> Result<Loaded> {
+    let mut layers = Layers { data: None, settings: Settings::default(), warnings: Vec::new() };
+    if let Some(file) = find_file(flags, around)? {
+        let text =
+            std::fs::read_to_string(&file).with_context(|| format!("cannot read {}", file.display()))?;
+        layers.file(&file, &text, around)?;
+    }
+    layers.environment(around);
+    let flag = flags.data.clone().filter(|path| !path.as_os_str().is_empty());
+    let data = match flag.or(layers.data) {
+        Some(data) => data,
+        None => default_data(around)?,
+    };
+    // Absolute, so that what runs elsewhere finds it too.
+    let data = around.current_dir.join(data);
+    Ok(Loaded { settings: Settings { data, ..layers.settings }, warnings: layers.warnings })
+}
+
+fn path_var(around: &Surroundings<'_>, name: &str) -> Option<PathBuf> {
+    (around.var)(name).filter(|value| !value.is_empty()).map(PathBuf::from)
+}
+
+fn find_file(flags: &Flags, around: &Surroundings<'_>) -> Result<Option<PathBuf>> {
+    if let Some(named) = flags.config.clone().filter(|path| !path.as_os_str().is_empty()) {
+        let named = around.current_dir.join(named);
+        if !named.is_file() {
+            bail!("there is no configuration file {}: check --config or SEAWALL_CONFIG", named.display());
+        }
+        return Ok(Some(named));
+    }
+    let config_home = path_var(around, "XDG_CONFIG_HOME")
+        .or_else(|| path_var(around, "HOME").map(|home| home.join(".config")))
+        .map(|folder| folder.join("seawall").join(FILE));
+    let places = [Some(around.current_dir.join(FILE)), config_home];
+    Ok(places.into_iter().flatten().find(|place| place.is_file()))
+}
+
+fn default_data(around: &Surroundings<'_>) -> Result<PathBuf> {
+    if around.root {
+        return Ok(Settings::default().data);
+    }
+    let data_home = path_var(around, "XDG_DATA_HOME")
+        .or_else(|| path_var(around, "HOME").map(|home| home.join(".local/share")));
+    let data_home = data_home.ok_or_else(|| {
+        anyhow!("HOME is not set, so there is no place for data: name one with --data or SEAWALL_DATA")
+    })?;
+    Ok(data_home.join("seawall"))
+}
+
+struct Layers {
+    data: Option<PathBuf>,
+    settings: Settings,
+    warnings: Vec<String>,
+}
+
+impl Layers {
+    fn file(&mut self, file: &Path, text: &str, around: &Surroundings<'_>) -> Result<()> {
+        let shown = file.display().to_string();
+        let table: Table = toml::from_str(text).with_context(|| format!("{shown} is not valid TOML"))?;
+        check_keys(&shown, "", &table, &TOP_KEYS)?;
+        if let Some(value) = table.get("data") {
+            self.data = Some(data_path(&shown, file, value, around)?);
+        }
+        if let Some(value) = table.get("provider") {
+            let name = value.as_str().filter(|name| !name.is_empty());
+            let name = name.ok_or_else(|| anyhow!("{shown}: `provider` must be a name, e.g. \"local\""))?;
+            self.settings.provider = name.to_owned();
+        }
+        let exec = section(&shown, &table, "exec", &EXEC_KEYS)?;
+        let stop = section(&shown, &table, "stop", &STOP_KEYS)?;
+        let number = |section: Option<&Table>, key: &str| {
+            section.and_then(|section| section.get(key)).map(|value| (whole(value), value.to_string()))
+        };
+        self.timeout(&format!("{shown}: `exec.timeout_seconds`"), number(exec, "timeout_seconds"));
+        self.limit(&format!("{shown}: `exec.output_limit_bytes`"), number(exec, "output_limit_bytes"));
+        self.grace(&format!("{shown}: `stop.grace_seconds`"), number(stop, "grace_seconds"));
+        Ok(())
+    }
+
+    fn environment(&mut self, around: &Surroundings<'_>) {
+        let number = |name: &str| -> Option<Number> {
+            let text = (around.var)(name)?.to_string_lossy().trim().to_owned();
+            (!text.is_empty()).then(|| (text.parse().ok(), text))
+        };
+        self.timeout(TIMEOUT_VAR, number(TIMEOUT_VAR));
+        self.limit(LIMIT_VAR, number(LIMIT_VAR));
+        self.grace(GRACE_VAR, number(GRACE_VAR));
+    }
+
+    fn timeout(&mut self, place: &str, value: Option<Number>) {
+        match value {
+            None => {}
+            Some((Some(seconds), _)) if seconds > 0 => {
+                self.settings.exec_timeout = Some(Duration::from_secs(seconds));
+            }
+            Some((_, shown)) => {
+                self.replaced(place, &shown, "a number of seconds above 0", "no timeout", |settings| {
+                    settings.exec_timeout = Settings::default().exec_timeout;
+                })
+            }
+        }
+    }
+
+    fn limit(&mut self, place: &str, value: Option<Number>) {
+        match value {
+            None => {}
+            Some((Some(bytes), _)) if bytes > 0 => self.settings.output_limit = Some(bytes),
+            Some((_, shown)) => {
+                self.replaced(place, &shown, "a number of bytes above 0", "no limit", |settings| {
+                    settings.output_limit = Settings::default().output_limit;
+                })
+            }
+        }
+    }
+
+    fn grace(&mut self, place: &str, value: Option<Number>) {
+        match value {
+            None => {}
+            Some((Some(seconds), _)) => self.settings.stop_grace = Duration::from_secs(seconds),
+            Some((_, shown)) => {
+                self.replaced(place, &shown, "a number of seconds", "5 seconds", |settings| {
+                    settings.stop_grace = Settings::default().stop_grace;
+                })
+            }
+        }
+    }
+
+    fn replaced(&mut self, place: &str, shown: &str, wanted: &str, instead: &str, reset: fn(&mut Settings)) {
+        reset(&mut self.settings);
+        self.warnings.push(format!("{place} is {shown}, not {wanted}: using {instead}"));
+    }
+}
+
+/// The number, where it is one, and how it was written.
+type Number = (Option<u64>, String);
+
+fn whole(value: &Value) -> Option<u64> {
+    value.as_integer().and_then(|number| u64::try_from(number).ok())
+}
+
+fn section<'a>(file: &str, table: &'a Table, name: &str, keys: &[&str]) -> Result<Option<&'a Table>> {
+    let Some(value) = table.get(name) else { return Ok(None) };
+    let section = value.as_table().ok_or_else(|| anyhow!("{file}: `{name}` must be a section: [{name}]"))?;
+    check_keys(file, &format!("{name}."), section, keys)?;
+    Ok(Some(section))
+}
+
+fn check_keys(file: &str, prefix: &str, table: &Table, known: &[&str]) -> Result<()> {
+    for key in table.keys().filter(|key| !known.contains(&key.as_str())) {
+        let advice = match suggest::closest(key, known) {
+            Some(close) => format!("did you mean `{prefix}{close}`?"),
+            None => format!("known here: {}", known.join(", ")),
+        };
+        bail!("{file}: unknown key `{prefix}{key}`: {advice}");
+    }
+    Ok(())
+}
+
+/// A relative path is meant from the file it stands in.
+fn data_path(shown: &str, file: &Path, value: &Value, around: &Surroundings<'_>) -> Result<PathBuf> {
+    let text = value.as_str().filter(|text| !text.is_empty());
+    let text = text.ok_or_else(|| anyhow!("{shown}: `data` must be a path, e.g. \"/var/lib/seawall\""))?;
+    if let (Some(rest), Some(home)) = (text.strip_prefix("~/"), path_var(around, "HOME")) {
+        return Ok(home.join(rest));
+    }
+    Ok(file.parent().unwrap_or(Path::new(".")).join(text))
+}

@@ -1,0 +1,150 @@
+//! What wins over what, and what is said when something is wrong.
+
+use super::*;
+use std::collections::HashMap;
+
+struct Place {
+    folder: tempfile::TempDir,
+    vars: HashMap<&'static str, OsString>,
+    root: bool,
+}
+
+impl Place {
+    fn new() -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        let home = folder.path().join("home");
+        std::fs::create_dir_all(home.join(".config/seawall")).unwrap();
+        std::fs::create_dir_all(folder.path().join("here")).unwrap();
+        Place { folder, vars: HashMap::from([("HOME", home.into_os_string())]), root: false }
+    }
+
+    fn path(&self, relative: &str) -> PathBuf {
+        self.folder.path().join(relative)
+    }
+
+    fn write(&self, relative: &str, text: &str) {
+        std::fs::write(self.path(relative), text).unwrap();
+    }
+
+    fn load(&self, flags: &Flags) -> Result<Loaded> {
+        let var = |name: &str| self.vars.get(name).cloned();
+        load_from(flags, &Surroundings { var: &var, current_dir: self.path("here"), root: self.root })
+    }
+
+    fn refused(&self) -> String {
+        format!("{:#}", self.load(&Flags::default()).unwrap_err())
+    }
+}
+
+#[test]
+fn defaults_work() {
+    let mut place = Place::new();
+    let loaded = place.load(&Flags::default()).unwrap();
+    assert_eq!(loaded.settings.data, place.path("home/.local/share/seawall"));
+    assert_eq!(loaded.settings.provider, "local");
+    assert_eq!(loaded.settings.stop_grace, Duration::from_secs(5));
+    assert_eq!((loaded.settings.exec_timeout, loaded.settings.output_limit), (None, None));
+    assert!(loaded.warnings.is_empty());
+
+    place.vars.insert("XDG_DATA_HOME", place.path("xdg").into_os_string());
+    assert_eq!(place.load(&Flags::default()).unwrap().settings.data, place.path("xdg/seawall"));
+    place.root = true;
+    assert_eq!(place.load(&Flags::default()).unwrap().settings.data, Path::new("/var/lib/seawall"));
+}
+
+#[test]
+fn no_home_says_what_to_do() {
+    let mut place = Place::new();
+    place.vars.clear();
+    assert!(place.refused().contains("--data"));
+    let flags = Flags { data: Some("/d".into()), ..Flags::default() };
+    assert_eq!(place.load(&flags).unwrap().settings.data, Path::new("/d"));
+}
+
+#[test]
+fn the_file_is_found_in_order() {
+    let place = Place::new();
+    place.write("home/.config/seawall/seawall.toml", "provider = \"home\"");
+    assert_eq!(place.load(&Flags::default()).unwrap().settings.provider, "home");
+    place.write("here/seawall.toml", "provider = \"here\"");
+    assert_eq!(place.load(&Flags::default()).unwrap().settings.provider, "here");
+    place.write("named.toml", "provider = \"named\"");
+    let named = Flags { config: Some(place.path("named.toml")), ..Flags::default() };
+    assert_eq!(place.load(&named).unwrap().settings.provider, "named");
+    let missing = Flags { config: Some("missing.toml".into()), ..Flags::default() };
+    assert!(format!("{:#}", place.load(&missing).unwrap_err()).contains("missing.toml"));
+}
+
+#[test]
+fn later_layers_win() {
+    let mut place = Place::new();
+    place.write(
+        "here/seawall.toml",
+        "data = \"from-file\"\n[exec]\ntimeout_seconds = 7\noutput_limit_bytes = 10\n[stop]\ngrace_seconds = 0\n",
+    );
+    let settings = place.load(&Flags::default()).unwrap().settings;
+    assert_eq!(settings.data, place.path("here/from-file"));
+    assert_eq!(settings.exec_timeout, Some(Duration::from_secs(7)));
+    assert_eq!(settings.output_limit, Some(10));
+    assert_eq!(settings.stop_grace, Duration::ZERO);
+
+    place.vars.insert("SEAWALL_EXEC_TIMEOUT_SECONDS", "8".into());
+    place.vars.insert("SEAWALL_STOP_GRACE_SECONDS", "2".into());
+    let flags = Flags { data: Some("flag".into()), ..Flags::default() };
+    let settings = place.load(&flags).unwrap().settings;
+    assert_eq!(settings.exec_timeout, Some(Duration::from_secs(8)));
+    assert_eq!(settings.stop_grace, Duration::from_secs(2));
+    assert_eq!(settings.data, place.path("here/flag"));
+}
+
+#[test]
+fn home_may_be_a_tilde() {
+    let place = Place::new();
+    place.write("here/seawall.toml", "data = \"~/walls\"");
+    assert_eq!(place.load(&Flags::default()).unwrap().settings.data, place.path("home/walls"));
+}
+
+#[test]
+fn unknown_keys_are_refused_with_a_suggestion() {
+    let place = Place::new();
+    place.write("here/seawall.toml", "provdier = \"local\"");
+    let error = place.refused();
+    assert!(error.contains("here/seawall.toml") && error.contains("`provdier`"), "{error}");
+    assert!(error.contains("did you mean `provider`?"), "{error}");
+
+    place.write("here/seawall.toml", "[stop]\ngrace_secs = 3");
+    let error = place.refused();
+    assert!(error.contains("`stop.grace_secs`") && error.contains("`stop.grace_seconds`"), "{error}");
+
+    place.write("here/seawall.toml", "zzzzzzzzzz = 1");
+    assert!(place.refused().contains("known here: data, provider, exec, stop"));
+}
+
+#[test]
+fn wrong_values_with_a_safe_default_are_replaced() {
+    let mut place = Place::new();
+    place.write(
+        "here/seawall.toml",
+        "[exec]\ntimeout_seconds = 0\noutput_limit_bytes = \"many\"\n[stop]\ngrace_seconds = -1\n",
+    );
+    let loaded = place.load(&Flags::default()).unwrap();
+    assert_eq!(loaded.settings.stop_grace, Duration::from_secs(5));
+    assert_eq!((loaded.settings.exec_timeout, loaded.settings.output_limit), (None, None));
+    assert_eq!(loaded.warnings.len(), 3);
+    assert!(loaded.warnings[2].contains("`stop.grace_seconds` is -1"), "{:?}", loaded.warnings);
+
+    place.vars.insert("SEAWALL_STOP_GRACE_SECONDS", "soon".into());
+    let loaded = place.load(&Flags::default()).unwrap();
+    assert!(loaded.warnings[3].contains("SEAWALL_STOP_GRACE_SECONDS is soon"), "{:?}", loaded.warnings);
+}
+
+#[test]
+fn wrong_values_without_one_are_errors() {
+    let place = Place::new();
+    for (text, named) in [("data = 3", "`data`"), ("provider = []", "`provider`"), ("exec = 1", "[exec]")] {
+        place.write("here/seawall.toml", text);
+        assert!(place.refused().contains(named), "{text}");
+    }
+    place.write("here/seawall.toml", "data = ");
+    assert!(place.refused().contains("not valid TOML"));
+}

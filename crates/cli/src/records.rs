@@ -1,0 +1,225 @@
+//! Records as files of the data folder: `records/<id>.json`, one per sandbox.
+//!
+//! A record is written beside its place, synced, and moved there: it is whole or it is not. One lock
+//! file stands around every change, so that several `seawall` processes share a folder.
+
+use async_trait::async_trait;
+use seawall_api::{ErrorKind, SandboxId};
+use seawall_core::{
+    Error, Result,
+    ports::{Record, Records},
+};
+use std::{
+    fs::{DirBuilder, File, OpenOptions},
+    io::{self, Write},
+    os::unix::fs::{DirBuilderExt, OpenOptionsExt},
+    path::{Path, PathBuf},
+    sync::Arc,
+    time::{SystemTime, UNIX_EPOCH},
+};
+
+#[cfg(test)]
+mod tests;
+
+const LOCK: &str = ".lock";
+const EPOCH: &str = ".epoch";
+
+#[derive(Debug, Clone)]
+pub struct FileRecords {
+    folder: Arc<Folder>,
+}
+
+impl FileRecords {
+    pub fn open(data: &Path) -> Result<FileRecords> {
+        let path = data.join("records");
+        // Specs hold environments, and those hold secrets.
+        DirBuilder::new().recursive(true).mode(0o700).create(&path).map_err(failed("make", &path))?;
+        Ok(FileRecords { folder: Arc::new(Folder { path }) })
+    }
+
+    /// File IO blocks, so it has threads of its own.
+    async fn blocking<T: Send + 'static>(
+        &self,
+        work: impl FnOnce(&Folder) -> Result<T> + Send + 'static,
+    ) -> Result<T> {
+        let folder = Arc::clone(&self.folder);
+        let done = tokio::task::spawn_blocking(move || work(&folder)).await;
+        done.map_err(|error| Error::internal("the work on the records was cut off").with_source(error))?
+    }
+}
+
+#[async_trait]
+impl Records for FileRecords {
+    async fn insert(&self, record: &Record) -> Result<()> {
+        let record = record.clone();
+        self.blocking(move |folder| folder.insert(&record)).await
+    }
+
+    async fn update(&self, record: &Record) -> Result<()> {
+        let record = record.clone();
+        self.blocking(move |folder| folder.update(&record)).await
+    }
+
+    async fn get(&self, id: SandboxId) -> Result<Option<Record>> {
+        self.blocking(move |folder| folder.get(id)).await
+    }
+
+    async fn list(&self) -> Result<Vec<Record>> {
+        self.blocking(Folder::list).await
+    }
+
+    async fn remove(&self, id: SandboxId) -> Result<()> {
+        self.blocking(move |folder| folder.remove(id)).await
+    }
+
+    /// One counter for all sandboxes: larger than any given before is larger than any of this one.
+    async fn next_epoch(&self, _id: SandboxId) -> Result<u64> {
+        self.blocking(Folder::next_epoch).await
+    }
+}
+
+#[derive(Debug)]
+struct Folder {
+    path: PathBuf,
+}
+
+impl Folder {
+    fn file(&self, id: SandboxId) -> PathBuf {
+        self.path.join(format!("{id}.json"))
+    }
+
+    /// Held until the file is dropped, also by a crash.
+    fn lock(&self) -> Result<File> {
+        let path = self.path.join(LOCK);
+        let mut options = OpenOptions::new();
+        let file = options.create(true).truncate(false).write(true).mode(0o600).open(&path);
+        let file = file.map_err(failed("open", &path))?;
+        file.lock().map_err(failed("lock", &path))?;
+        Ok(file)
+    }
+
+    fn insert(&self, record: &Record) -> Result<()> {
+        let _lock = self.lock()?;
+        if self.file(record.id).exists() {
+            let message = format!("there is a sandbox {} already", record.id);
+            return Err(Error::new(ErrorKind::AlreadyExists, message));
+        }
+        if let Some(name) = &record.name
+            && let Some(taken) = self.list()?.iter().find(|other| other.name.as_ref() == Some(name))
+        {
+            let message = format!("sandbox {} is called `{name}` already: choose another name", taken.id);
+            return Err(Error::conflict(message));
+        }
+        self.put(record)
+    }
+
+    fn update(&self, record: &Record) -> Result<()> {
+        let _lock = self.lock()?;
+        if !self.file(record.id).exists() {
+            return Err(Error::not_found(format!("there is no record of sandbox {}", record.id)));
+        }
+        self.put(record)
+    }
+
+    fn put(&self, record: &Record) -> Result<()> {
+        let body = serde_json::to_vec_pretty(record)
+            .map_err(|error| Error::internal("a record cannot be written as JSON").with_source(error))?;
+        self.replace(&self.file(record.id), &body)
+    }
+
+    fn get(&self, id: SandboxId) -> Result<Option<Record>> {
+        let path = self.file(id);
+        match read(&path) {
+            Ok(record) if record.id != id => {
+                Err(damaged(&path, format!("it holds the record of {}", record.id)))
+            }
+            Ok(record) => Ok(Some(record)),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+            Err(error) => Err(damaged(&path, error)),
+        }
+    }
+
+    fn list(&self) -> Result<Vec<Record>> {
+        let entries = std::fs::read_dir(&self.path).map_err(failed("read", &self.path))?;
+        let mut records = Vec::new();
+        for entry in entries {
+            let path = entry.map_err(failed("read", &self.path))?.path();
+            let name = path.file_name().unwrap_or_default().to_string_lossy();
+            if name.starts_with('.') || !name.ends_with(".json") {
+                continue;
+            }
+            match read(&path) {
+                Ok(record) => records.push(record),
+                // Removed since the folder was read.
+                Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+                Err(error) => tracing::warn!("{}", damaged(&path, error).chain()),
+            }
+        }
+        records.sort_by_key(|record| (record.created_at, record.id));
+        Ok(records)
+    }
+
+    fn remove(&self, id: SandboxId) -> Result<()> {
+        let _lock = self.lock()?;
+        let path = self.file(id);
+        match std::fs::remove_file(&path) {
+            Ok(()) => self.sync(),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+            Err(error) => Err(failed("remove", &path)(error)),
+        }
+    }
+
+    fn next_epoch(&self) -> Result<u64> {
+        let _lock = self.lock()?;
+        let path = self.path.join(EPOCH);
+        let last = match std::fs::read_to_string(&path) {
+            Ok(text) => text.trim().parse().unwrap_or_else(|_| {
+                tracing::warn!("{} is damaged: counting on from the time of day", path.display());
+                milliseconds()
+            }),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => 0,
+            Err(error) => return Err(failed("read", &path)(error)),
+        };
+        let next: u64 = last + 1;
+        self.replace(&path, next.to_string().as_bytes())?;
+        Ok(next)
+    }
+
+    /// The new body or the old one, also after a loss of power. Under the lock.
+    fn replace(&self, path: &Path, body: &[u8]) -> Result<()> {
+        let beside = self.path.join(".new");
+        let mut options = OpenOptions::new();
+        let file = options.create(true).truncate(true).write(true).mode(0o600).open(&beside);
+        let mut file = file.map_err(failed("make", &beside))?;
+        file.write_all(body).and_then(|()| file.sync_all()).map_err(failed("write", &beside))?;
+        std::fs::rename(&beside, path).map_err(failed("replace", path))?;
+        self.sync()
+    }
+
+    /// A move is durable when its folder is.
+    fn sync(&self) -> Result<()> {
+        File::open(&self.path).and_then(|folder| folder.sync_all()).map_err(failed("sync", &self.path))
+    }
+}
+
+fn read(path: &Path) -> io::Result<Record> {
+    let body = std::fs::read(path)?;
+    serde_json::from_slice(&body).map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error))
+}
+
+/// More than any count of starts can have reached.
+fn milliseconds() -> u64 {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    u64::try_from(since.as_millis()).unwrap_or(u64::MAX / 2)
+}
+
+fn failed(what: &str, path: &Path) -> impl FnOnce(io::Error) -> Error {
+    let message = format!("cannot {what} {}", path.display());
+    move |error| Error::internal(message).with_source(error)
+}
+
+fn damaged(path: &Path, cause: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> Error {
+    let message =
+        format!("the record {} is damaged: mend it, or move it away to forget the sandbox", path.display());
+    Error::internal(message).with_source(cause)
+}

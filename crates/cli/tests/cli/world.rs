@@ -1,0 +1,111 @@
+//! A data folder with the sandboxes in it, all gone at the end of the test.
+
+use anyhow::{Result, ensure};
+use std::{
+    ffi::OsStr,
+    path::Path,
+    process::{Command, Output, Stdio},
+    time::{Duration, Instant},
+};
+use tempfile::TempDir;
+
+pub struct World {
+    data: TempDir,
+}
+
+impl World {
+    pub fn new() -> World {
+        World { data: tempfile::tempdir().unwrap() }
+    }
+
+    pub fn data(&self) -> &Path {
+        self.data.path()
+    }
+
+    /// `seawall`, alone with its data folder: no settings of whoever runs the tests.
+    pub fn command(&self) -> Command {
+        self.command_of(env!("CARGO_BIN_EXE_seawall"))
+    }
+
+    /// Another program in the same surroundings.
+    pub fn command_of(&self, program: &str) -> Command {
+        let mut command = Command::new(program);
+        for (name, _) in std::env::vars_os() {
+            if name.to_string_lossy().starts_with("SEAWALL_") {
+                command.env_remove(name);
+            }
+        }
+        command
+            .env("SEAWALL_DATA", self.data.path())
+            .env("XDG_CONFIG_HOME", self.data.path())
+            .current_dir(self.data.path())
+            .stdin(Stdio::null());
+        command
+    }
+
+    pub fn seawall<S: AsRef<OsStr>>(&self, args: impl IntoIterator<Item = S>) -> Output {
+        self.command().args(args).output().unwrap()
+    }
+
+    /// Must succeed; its stdout.
+    pub fn ok<S: AsRef<OsStr>>(&self, args: impl IntoIterator<Item = S>) -> String {
+        let output = self.seawall(args);
+        assert!(output.status.success(), "{:?}: {}", output.status, stderr(&output));
+        String::from_utf8(output.stdout).unwrap()
+    }
+
+    pub fn create(&self) -> String {
+        self.ok(["create"]).trim().to_owned()
+    }
+
+    pub fn json<S: AsRef<OsStr>>(&self, args: impl IntoIterator<Item = S>) -> serde_json::Value {
+        let text = self.ok(args);
+        serde_json::from_str(&text).unwrap_or_else(|error| panic!("{error} in {text}"))
+    }
+
+    /// Nothing of the sandboxes is left, neither records nor boxes.
+    pub fn is_empty(&self) -> bool {
+        self.ok(["ls", "-q"]).is_empty()
+    }
+}
+
+impl Drop for World {
+    fn drop(&mut self) {
+        let listed = self.seawall(["ls", "-q"]);
+        let ids = String::from_utf8_lossy(&listed.stdout).into_owned();
+        let ids: Vec<&str> = ids.lines().collect();
+        if !ids.is_empty() {
+            self.seawall(["rm", "-f", "--volumes"].into_iter().chain(ids));
+        }
+    }
+}
+
+pub fn stdout(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stdout).into_owned()
+}
+
+pub fn stderr(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stderr).into_owned()
+}
+
+/// How many processes of this machine have this text as an argument.
+pub fn processes_with(argument: &str) -> usize {
+    let has = |path: std::path::PathBuf| {
+        let line = std::fs::read(path.join("cmdline")).unwrap_or_default();
+        line.split(|&byte| byte == 0).any(|part| part == argument.as_bytes())
+    };
+    std::fs::read_dir("/proc").unwrap().flatten().filter(|entry| has(entry.path())).count()
+}
+
+/// Looks again and again, for ten seconds.
+pub fn eventually(what: &str, mut holds: impl FnMut() -> bool) -> Result<()> {
+    let begun = Instant::now();
+    while begun.elapsed() < Duration::from_secs(10) {
+        if holds() {
+            return Ok(());
+        }
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    ensure!(holds(), "after ten seconds, not so: {what}");
+    Ok(())
+}

@@ -1,0 +1,21 @@
+//! What the service does, without saying how: no vendor crate, no HTTP, no SQL.
+//!
+//! [`Sandboxes`] is the one service that the CLI and the server call; [`ports`] are the traits it
+//! needs; [`lifecycle`] is its state machine, a pure function. Nearly all behaviour is tested here,
+//! with the fakes of `testing` and paused time.
+
+pub mod error;
+pub mod exec;
+pub mod lifecycle;
+pub mod ports;
+pub mod providers;
+pub mod sandboxes;
+pub mod tunnels;
+
+#[cfg(feature = "testing")]
+pub mod testing;
+
+pub use error::{Error, Result};
+pub use exec::{ExecOutput, ExecRequest};
+pub use providers::Providers;
+pub use sandboxes::{NewSandbox, Sandboxes};

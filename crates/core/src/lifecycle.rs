@@ -1,0 +1,148 @@
+//! The states of a sandbox: a pure function of what is recorded, what the substrate says and what is
+//! asked for. No call in this file does anything.
+
+use crate::ports::{BoxInfo, BoxState};
+use seawall_api::sandbox::{EndReason, SandboxState};
+
+/// What somebody asks of a sandbox.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Ask {
+    Start,
+    Stop,
+    Remove,
+    /// Exec, terminals, files, tunnels.
+    Use,
+}
+
+/// What to do about it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Answer {
+    /// It is so already.
+    Nothing,
+    /// Tell the provider.
+    Go,
+    /// Its box is gone: make it anew, with its volume, then go.
+    Remake,
+    /// It cannot be done in this state; the text says what can.
+    Refuse(&'static str),
+}
+
+/// What an ask means in a state.
+pub fn answer(state: SandboxState, ask: Ask) -> Answer {
+    use SandboxState as S;
+    match (ask, state) {
+        // Deleting works from every state.
+        (Ask::Remove, _) => Answer::Go,
+        (Ask::Start, S::Running) => Answer::Nothing,
+        (Ask::Start, S::Created | S::Stopped | S::Paused) => Answer::Go,
+        (Ask::Start, S::Lost | S::Failed) => Answer::Remake,
+        (Ask::Start, S::Creating) => Answer::Refuse("it is still being made; try again in a moment"),
+        (Ask::Start, S::Stopping) => Answer::Refuse("it is being stopped or removed; try again in a moment"),
+        (Ask::Start, S::Terminated) => Answer::Refuse("it was removed; create a new one"),
+        (Ask::Stop, S::Running | S::Paused | S::Stopping | S::Creating) => Answer::Go,
+        (Ask::Stop, _) => Answer::Nothing,
+        (Ask::Use, S::Running) => Answer::Nothing,
+        (Ask::Use, S::Created | S::Stopped | S::Lost | S::Failed | S::Paused) => {
+            Answer::Refuse("it does not run; start it with `seawall start`")
+        }
+        (Ask::Use, S::Creating | S::Stopping) => Answer::Refuse("it is not ready; try again in a moment"),
+        (Ask::Use, S::Terminated) => Answer::Refuse("it was removed; create a new one"),
+    }
+}
+
+/// The state that users see: the substrate's truth, read in the light of what was decided here.
+pub fn reconcile(
+    recorded: SandboxState,
+    reason: Option<&EndReason>,
+    found: Option<&BoxInfo>,
+) -> (SandboxState, Option<EndReason>) {
+    use SandboxState as S;
+    let Some(found) = found else {
+        return match recorded {
+            S::Creating | S::Stopping | S::Terminated | S::Failed => (recorded, reason.cloned()),
+            _ => (S::Lost, Some(EndReason::Lost)),
+        };
+    };
+    match (found.state, recorded) {
+        // Somebody is at it, and will say when it is done.
+        (_, S::Stopping) => (S::Stopping, None),
+        (BoxState::Running, _) => (S::Running, None),
+        (BoxState::Paused, _) => (S::Paused, None),
+        (BoxState::Created, _) => (S::Created, None),
+        (BoxState::Stopped, _) => {
+            (S::Stopped, found.reason.clone().or_else(|| reason.cloned()).or(Some(EndReason::Stopped)))
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use jiff::Timestamp;
+    use proptest::prelude::*;
+    use seawall_api::{SandboxId, sandbox::SandboxSpec};
+
+    fn found(state: BoxState) -> BoxInfo {
+        BoxInfo {
+            id: SandboxId::generate(),
+            state,
+            reason: None,
+            spec: SandboxSpec::default(),
+            created_at: Timestamp::UNIX_EPOCH,
+            pid: None,
+            volume: String::new(),
+        }
+    }
+
+    #[test]
+    fn removing_works_from_every_state() {
+        for state in SandboxState::ALL {
+            assert_eq!(answer(state, Ask::Remove), Answer::Go);
+        }
+    }
+
+    #[test]
+    fn every_refusal_says_what_to_do() {
+        for state in SandboxState::ALL {
+            for ask in [Ask::Start, Ask::Stop, Ask::Use] {
+                if let Answer::Refuse(text) = answer(state, ask) {
+                    assert!(text.contains(';'), "{state} {ask:?}: {text}");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn only_what_runs_can_be_used() {
+        for state in SandboxState::ALL {
+            let usable = answer(state, Ask::Use) == Answer::Nothing;
+            assert_eq!(usable, state == SandboxState::Running);
+        }
+    }
+
+    #[test]
+    fn a_box_that_vanished_is_lost_and_can_be_made_again() {
+        let (state, reason) = reconcile(SandboxState::Running, None, None);
+        assert_eq!((state, reason), (SandboxState::Lost, Some(EndReason::Lost)));
+        assert_eq!(answer(state, Ask::Start), Answer::Remake);
+    }
+
+    proptest! {
+        #[test]
+        fn the_substrate_decides(recorded in 0usize..9, state in 0usize..4) {
+            let recorded = SandboxState::ALL[recorded];
+            let state = [BoxState::Created, BoxState::Running, BoxState::Paused, BoxState::Stopped][state];
+            let (seen, reason) = reconcile(recorded, None, Some(&found(state)));
+            if recorded != SandboxState::Stopping {
+                prop_assert_eq!(seen.as_str(), match state {
+                    BoxState::Created => "created",
+                    BoxState::Running => "running",
+                    BoxState::Paused => "paused",
+                    BoxState::Stopped => "stopped",
+                });
+            }
+            // What does not run and did has a reason, always.
+            prop_assert_eq!(reason.is_some(), seen == SandboxState::Stopped);
+        }
+    }
+}

@@ -1,0 +1,9 @@
+//! The traits that core needs somebody else to fulfil.
+
+pub mod clock;
+pub mod provider;
+pub mod records;
+
+pub use clock::{Clock, SystemClock};
+pub use provider::{BoxEvent, BoxEvents, BoxInfo, BoxState, Capabilities, LimitKinds, Provider, Volumes};
+pub use records::{Record, Records};

@@ -1,0 +1,141 @@
+//! The provider contract: how boxes are made, and how a wire to one is opened.
+//!
+//! Everything else (exec, terminals, files, tunnels) is the guest's, and the same everywhere. The rules
+//! below hold for every provider; `crates/providers/tests/conformance` has a case for each.
+//!
+//! - `create` is idempotent by sandbox id: twice is once, also at the same time. It starts nothing. A
+//!   second create with another spec is a conflict.
+//! - `start`, `stop` and `remove` work from any state and may be repeated. Removing what is gone
+//!   succeeds. Removing keeps the data volume unless told otherwise; a box made again under its id finds
+//!   the volume's files.
+//! - `get` and `list` tell the truth of the substrate, not of memory. A box made by a former run of
+//!   the host is found again; boxes of another installation are left alone.
+//! - `watch` gives every box as it is now, then [`BoxEvent::Ready`], then each change. A broken
+//!   stream yields an error and ends; the caller resubscribes.
+//! - `connect` gives a fresh duplex byte stream to the guest, as often as asked.
+//! - Errors have a stable kind, and `is_retryable` says whether trying again may help. A limit that
+//!   cannot be enforced is refused as `limit_unenforceable`, never dropped.
+
+use crate::Result;
+use async_trait::async_trait;
+use futures::stream::BoxStream;
+use jiff::Timestamp;
+use seawall_api::{
+    SandboxId,
+    sandbox::{EndReason, SandboxSpec},
+};
+use seawall_wire::Duplex;
+use serde::{Deserialize, Serialize};
+use std::time::Duration;
+
+/// What a provider can do. The service degrades by these, never by surprise.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Capabilities {
+    /// Processes cannot see or touch the host's files, processes and network.
+    pub isolation: bool,
+    /// Boxes outlive the host process and are found again.
+    pub durable: bool,
+    /// Runs the programs of a real machine.
+    pub programs: bool,
+    pub terminals: bool,
+    /// Port tunnels, both ways.
+    pub tunnels: bool,
+    /// Watches directories for changes.
+    pub file_watch: bool,
+    /// Modes, links, owners and extended attributes of files.
+    pub file_meta: bool,
+    /// Takes an image.
+    pub images: bool,
+    /// Can run processes and touch files as another user.
+    pub users: bool,
+    pub pause: bool,
+    pub snapshot: bool,
+    pub fork: bool,
+    pub gpu: bool,
+    /// Programs that know no proxy reach the network through the wire.
+    pub transparent_egress: bool,
+    pub limits: LimitKinds,
+}
+
+/// The limits that are enforced when asked for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub struct LimitKinds {
+    pub cpus: bool,
+    pub memory: bool,
+    pub disk: bool,
+    pub processes: bool,
+}
+
+/// The state of a box, as the substrate has it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum BoxState {
+    /// Made, never started.
+    Created,
+    Running,
+    Paused,
+    /// Ran, and does not run.
+    Stopped,
+}
+
+/// A box as it is now.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct BoxInfo {
+    pub id: SandboxId,
+    pub state: BoxState,
+    /// Why it does not run, where it ran.
+    pub reason: Option<EndReason>,
+    pub spec: SandboxSpec,
+    pub created_at: Timestamp,
+    /// The guest's process on the host, where there is one.
+    pub pid: Option<u32>,
+    /// The data volume, by the name or path that an operator would look for.
+    pub volume: String,
+}
+
+#[derive(Debug, Clone, PartialEq)]
+pub enum BoxEvent {
+    /// A box that was there when the watch began, or one that changed.
+    Is(Box<BoxInfo>),
+    /// All that was there has been told.
+    Ready,
+    Gone(SandboxId),
+}
+
+pub type BoxEvents = BoxStream<'static, Result<BoxEvent>>;
+
+/// What happens to the data volume when its box is removed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Volumes {
+    Keep,
+    Delete,
+}
+
+#[async_trait]
+pub trait Provider: Send + Sync {
+    /// The name that users choose it by.
+    fn name(&self) -> &'static str;
+
+    fn capabilities(&self) -> Capabilities;
+
+    async fn create(&self, id: SandboxId, spec: &SandboxSpec) -> Result<BoxInfo>;
+
+    /// Returns when the guest can be connected to.
+    async fn start(&self, id: SandboxId) -> Result<BoxInfo>;
+
+    /// Ends every process, politely and after `grace` by force. Returns when none is left.
+    async fn stop(&self, id: SandboxId, grace: Duration) -> Result<()>;
+
+    async fn remove(&self, id: SandboxId, volumes: Volumes) -> Result<()>;
+
+    /// `not_found` where there is none.
+    async fn get(&self, id: SandboxId) -> Result<BoxInfo>;
+
+    async fn list(&self) -> Result<Vec<BoxInfo>>;
+
+    async fn watch(&self) -> Result<BoxEvents>;
+
+    /// `stopped` where the box does not run, `not_found` where there is none.
+    async fn connect(&self, id: SandboxId) -> Result<Box<dyn Duplex>>;
+}

@@ -1,0 +1,49 @@
+//! What is known of sandboxes beyond their boxes: the intent, the name, why it ended.
+//!
+//! A record is written before its box is made and goes after the box is gone, so that a crash leaves
+//! something to clean up, never a box that nobody knows. What a call has returned is durable.
+
+use crate::Result;
+use async_trait::async_trait;
+use jiff::Timestamp;
+use seawall_api::{
+    SandboxId,
+    sandbox::{EndReason, SandboxSpec, SandboxState},
+};
+use serde::{Deserialize, Serialize};
+
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Record {
+    pub id: SandboxId,
+    #[serde(default)]
+    pub name: Option<String>,
+    pub provider: String,
+    /// The last state that was decided here; the box may have moved on.
+    pub state: SandboxState,
+    #[serde(default)]
+    pub reason: Option<EndReason>,
+    pub spec: SandboxSpec,
+    pub created_at: Timestamp,
+    #[serde(default)]
+    pub started_at: Option<Timestamp>,
+}
+
+#[async_trait]
+pub trait Records: Send + Sync {
+    /// Adds a record. `already_exists` where the id is taken, `conflict` where the name is.
+    async fn insert(&self, record: &Record) -> Result<()>;
+
+    /// Replaces a record. `not_found` where there is none.
+    async fn update(&self, record: &Record) -> Result<()>;
+
+    async fn get(&self, id: SandboxId) -> Result<Option<Record>>;
+
+    /// All of them, oldest first.
+    async fn list(&self) -> Result<Vec<Record>>;
+
+    /// Removing what is gone succeeds.
+    async fn remove(&self, id: SandboxId) -> Result<()>;
+
+    /// A number larger than any given before, for the control wire to a sandbox.
+    async fn next_epoch(&self, id: SandboxId) -> Result<u64>;
+}

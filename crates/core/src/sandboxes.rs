@@ -1,0 +1,469 @@
+//! The one service that the CLI and the server call for sandboxes.
+//!
+//! Invariant: intent first. A record exists before its box is made and until its box is gone, so a crash
+//! at any point leaves something to clean up, never a box that nobody knows.
+
+mod watch;
+
+use crate::{
+    Error, ExecOutput, ExecRequest, Providers, Result, exec,
+    lifecycle::{self, Answer, Ask},
+    ports::{BoxInfo, Capabilities, Clock, Provider, Record, Records, Volumes},
+    tunnels::{self, Expose, Forward},
+};
+use async_trait::async_trait;
+use seawall_api::{
+    ErrorKind, SandboxId,
+    exec::{ProcessInfo, StartProcess},
+    hello::Role,
+    message::{Attach, GuestInfo},
+    sandbox::{EndReason, SandboxInfo, SandboxSpec, SandboxState},
+};
+use seawall_wire::{Connector, Duplex, Guest, Process};
+use serde::Serialize;
+use std::{
+    collections::HashMap,
+    fmt,
+    net::SocketAddr,
+    sync::{Arc, Mutex, PoisonError},
+    time::Duration,
+};
+
+pub use watch::SandboxEvent;
+
+/// A box that is still being made after this long was left behind by a crash.
+const CREATING_PATIENCE: Duration = Duration::from_secs(300);
+
+/// What a new sandbox shall be.
+#[derive(Debug, Clone, Default)]
+pub struct NewSandbox {
+    /// None: a new one.
+    pub id: Option<SandboxId>,
+    pub name: Option<String>,
+    /// None: the default of this installation.
+    pub provider: Option<String>,
+    pub spec: SandboxSpec,
+}
+
+/// All there is to know about a sandbox.
+#[derive(Debug, Clone, Serialize)]
+pub struct Inspection {
+    #[serde(flatten)]
+    pub info: SandboxInfo,
+    pub volume: Option<String>,
+    /// The guest's process on the host.
+    pub pid: Option<u32>,
+    pub capabilities: Capabilities,
+    pub guest: Option<GuestInfo>,
+    pub processes: Vec<ProcessInfo>,
+}
+
+/// What a sweep did.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
+pub struct Sweep {
+    /// Boxes that nobody knew; their volumes are kept.
+    pub removed: Vec<SandboxId>,
+    /// Records whose box is gone.
+    pub lost: Vec<SandboxId>,
+}
+
+#[derive(Clone)]
+pub struct Sandboxes {
+    inner: Arc<Inner>,
+}
+
+struct Inner {
+    providers: Providers,
+    records: Arc<dyn Records>,
+    clock: Arc<dyn Clock>,
+    guests: Mutex<HashMap<SandboxId, Guest>>,
+}
+
+impl fmt::Debug for Sandboxes {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Sandboxes").field("providers", &self.inner.providers).finish_non_exhaustive()
+    }
+}
+
+/// A way to one box's guest.
+struct ToBox {
+    provider: Arc<dyn Provider>,
+    id: SandboxId,
+}
+
+#[async_trait]
+impl Connector for ToBox {
+    async fn connect(&self) -> Result<Box<dyn Duplex>, seawall_wire::Error> {
+        self.provider
+            .connect(self.id)
+            .await
+            .map_err(|error| seawall_wire::Error::Unreachable { kind: error.kind(), message: error.chain() })
+    }
+}
+
+impl Sandboxes {
+    pub fn new(providers: Providers, records: Arc<dyn Records>, clock: Arc<dyn Clock>) -> Sandboxes {
+        let guests = Mutex::new(HashMap::new());
+        Sandboxes { inner: Arc::new(Inner { providers, records, clock, guests }) }
+    }
+
+    pub fn providers(&self) -> &Providers {
+        &self.inner.providers
+    }
+
+    /// Makes a sandbox and starts nothing. Asking twice for one id with the same spec is asking once.
+    pub async fn create(&self, new: NewSandbox) -> Result<SandboxInfo> {
+        check_name(new.name.as_deref())?;
+        check_spec(&new.spec)?;
+        let provider = match &new.provider {
+            Some(name) => self.inner.providers.get(name)?,
+            None => self.inner.providers.get(self.inner.providers.default_name())?,
+        };
+        let id = new.id.unwrap_or_else(SandboxId::generate);
+        let mut record = Record {
+            id,
+            name: new.name,
+            provider: provider.name().to_owned(),
+            state: SandboxState::Creating,
+            reason: None,
+            spec: new.spec,
+            created_at: self.inner.clock.now(),
+            started_at: None,
+        };
+        match self.inner.records.insert(&record).await {
+            Err(error) if error.kind() == ErrorKind::AlreadyExists => {
+                let known = self.record(id).await?;
+                if (&known.spec, &known.provider, &known.name)
+                    != (&record.spec, &record.provider, &record.name)
+                {
+                    return Err(Error::conflict(format!("sandbox {id} exists and is not as asked for")));
+                }
+                record = known;
+            }
+            other => other?,
+        }
+        self.make_box(&provider, record).await
+    }
+
+    async fn make_box(&self, provider: &Arc<dyn Provider>, mut record: Record) -> Result<SandboxInfo> {
+        match provider.create(record.id, &record.spec).await {
+            Ok(found) => {
+                if record.state == SandboxState::Creating {
+                    record.state = SandboxState::Created;
+                    self.inner.records.update(&record).await?;
+                }
+                tracing::info!(sandbox = %record.id, provider = provider.name(), "sandbox created");
+                Ok(info(&record, Some(&found)))
+            }
+            Err(error) => {
+                self.give_up(provider, record, &error).await;
+                Err(error)
+            }
+        }
+    }
+
+    /// A box that could not be made leaves nothing behind, or a record that says why.
+    async fn give_up(&self, provider: &Arc<dyn Provider>, mut record: Record, error: &Error) {
+        let id = record.id;
+        let cleaned = match provider.remove(id, Volumes::Keep).await {
+            Ok(()) => self.inner.records.remove(id).await,
+            Err(error) => Err(error),
+        };
+        if let Err(cleaning) = cleaned {
+            tracing::error!(sandbox = %id, error = %cleaning.chain(), "cleaning up a half-made sandbox");
+            record.state = SandboxState::Failed;
+            record.reason = Some(EndReason::Failed(error.kind().to_string()));
+            if let Err(error) = self.inner.records.update(&record).await {
+                tracing::error!(sandbox = %id, error = %error.chain(), "recording a failed sandbox");
+            }
+        }
+    }
+
+    pub async fn get(&self, id: SandboxId) -> Result<SandboxInfo> {
+        let record = self.record(id).await?;
+        let found = self.find_box(&record).await?;
+        Ok(info(&record, found.as_ref()))
+    }
+
+    /// By id, by name, or by the beginning of an id that only one has.
+    pub async fn find(&self, reference: &str) -> Result<SandboxInfo> {
+        if let Ok(id) = reference.parse() {
+            return self.get(id).await;
+        }
+        let records = self.inner.records.list().await?;
+        if let Some(record) = records.iter().find(|record| record.name.as_deref() == Some(reference)) {
+            return self.get(record.id).await;
+        }
+        let wanted = reference.to_ascii_lowercase();
+        let mut matching = records.iter().filter(|record| record.id.to_string().starts_with(&wanted));
+        match (matching.next(), matching.next()) {
+            (Some(record), None) if wanted.len() >= 4 => self.get(record.id).await,
+            (Some(_), Some(_)) => Err(Error::invalid(format!(
+                "several sandboxes begin with `{reference}`; give more of the id"
+            ))),
+            _ => Err(Error::not_found(format!(
+                "there is no sandbox `{reference}`; `seawall ls` lists those that are there"
+            ))),
+        }
+    }
+
+    /// All of them, oldest first.
+    pub async fn list(&self) -> Result<Vec<SandboxInfo>> {
+        let records = self.inner.records.list().await?;
+        let mut boxes: HashMap<SandboxId, BoxInfo> = HashMap::new();
+        for provider in self.inner.providers.all() {
+            boxes.extend(provider.list().await?.into_iter().map(|found| (found.id, found)));
+        }
+        Ok(records.iter().map(|record| info(record, boxes.get(&record.id))).collect())
+    }
+
+    pub async fn inspect(&self, id: SandboxId) -> Result<Inspection> {
+        let record = self.record(id).await?;
+        let found = self.find_box(&record).await?;
+        let info = info(&record, found.as_ref());
+        let (mut guest, mut processes) = (None, Vec::new());
+        if info.state == SandboxState::Running {
+            let client = self.client(&record)?;
+            // What cannot be asked now is left out; the rest is still worth seeing.
+            guest = client.info().await.ok();
+            processes = client.processes().await.unwrap_or_default();
+        }
+        Ok(Inspection {
+            info,
+            volume: found.as_ref().map(|found| found.volume.clone()),
+            pid: found.as_ref().and_then(|found| found.pid),
+            capabilities: self.inner.providers.get(&record.provider)?.capabilities(),
+            guest,
+            processes,
+        })
+    }
+
+    pub async fn start(&self, id: SandboxId) -> Result<SandboxInfo> {
+        let mut record = self.record(id).await?;
+        let provider = self.inner.providers.get(&record.provider)?;
+        let found = self.find_box(&record).await?;
+        let now = info(&record, found.as_ref());
+        match lifecycle::answer(now.state, Ask::Start) {
+            Answer::Nothing => return Ok(now),
+            Answer::Refuse(why) => return Err(refused(id, now.state, why)),
+            Answer::Remake => drop(provider.create(id, &record.spec).await?),
+            Answer::Go => {}
+        }
+        let found = provider.start(id).await?;
+        record.state = SandboxState::Running;
+        record.reason = None;
+        record.started_at = Some(self.inner.clock.now());
+        self.inner.records.update(&record).await?;
+        tracing::info!(sandbox = %id, provider = provider.name(), "sandbox started");
+        Ok(info(&record, Some(&found)))
+    }
+
+    /// Ends every process in it, politely and after `grace` by force.
+    pub async fn stop(&self, id: SandboxId, grace: Duration) -> Result<SandboxInfo> {
+        let mut record = self.record(id).await?;
+        let provider = self.inner.providers.get(&record.provider)?;
+        let found = self.find_box(&record).await?;
+        let now = info(&record, found.as_ref());
+        if lifecycle::answer(now.state, Ask::Stop) == Answer::Nothing {
+            return Ok(now);
+        }
+        self.forget_guest(id).await;
+        provider.stop(id, grace).await?;
+        record.state = SandboxState::Stopped;
+        record.reason = Some(EndReason::Stopped);
+        self.inner.records.update(&record).await?;
+        tracing::info!(sandbox = %id, "sandbox stopped");
+        let found = self.find_box(&record).await?;
+        Ok(info(&record, found.as_ref()))
+    }
+
+    /// Works from every state.
+    pub async fn remove(&self, id: SandboxId, volumes: Volumes) -> Result<()> {
+        let mut record = self.record(id).await?;
+        let provider = self.inner.providers.get(&record.provider)?;
+        record.state = SandboxState::Stopping;
+        record.reason = Some(EndReason::Terminated);
+        self.inner.records.update(&record).await?;
+        self.forget_guest(id).await;
+        provider.remove(id, volumes).await?;
+        self.inner.records.remove(id).await?;
+        tracing::info!(sandbox = %id, ?volumes, "sandbox removed");
+        Ok(())
+    }
+
+    /// The client of a running sandbox's guest.
+    pub async fn guest(&self, id: SandboxId) -> Result<Guest> {
+        let record = self.record(id).await?;
+        let now = info(&record, self.find_box(&record).await?.as_ref());
+        match lifecycle::answer(now.state, Ask::Use) {
+            Answer::Refuse(why) => Err(refused(id, now.state, why)),
+            _ => self.client(&record),
+        }
+    }
+
+    pub async fn exec(&self, id: SandboxId, request: ExecRequest) -> Result<ExecOutput> {
+        exec::run(&self.guest(id).await?, request).await
+    }
+
+    /// Starts a process and attaches to it: a command, or a terminal (P6).
+    pub async fn spawn(&self, id: SandboxId, start: StartProcess) -> Result<Process> {
+        Ok(self.guest(id).await?.start(start).await?)
+    }
+
+    /// Attaches to a process that was started before.
+    pub async fn attach(&self, id: SandboxId, attach: Attach) -> Result<Process> {
+        Ok(self.guest(id).await?.attach(attach).await?)
+    }
+
+    /// Makes a port of the sandbox reachable at an address of the host.
+    pub async fn forward(&self, id: SandboxId, port: u16, bind: SocketAddr) -> Result<Forward> {
+        tunnels::forward(self.guest(id).await?, port, bind).await
+    }
+
+    /// Makes an address of the host reachable at a port of the sandbox. Takes the control wire.
+    pub async fn expose(&self, id: SandboxId, port: u16, target: SocketAddr) -> Result<Expose> {
+        self.guest(id).await?;
+        let record = self.record(id).await?;
+        let epoch = self.inner.records.next_epoch(id).await?;
+        let control = Guest::new(id, Role::Control { epoch }, self.connector(&record)?);
+        tunnels::expose(control, port, target).await
+    }
+
+    /// Compares boxes with records, both ways: boxes that nobody knows are removed, with their volumes
+    /// kept; records whose box is gone are marked.
+    pub async fn sweep(&self) -> Result<Sweep> {
+        let mut sweep = Sweep::default();
+        for provider in self.inner.providers.all() {
+            // Boxes first: a record precedes its box, so a box without one is nobody's.
+            for found in provider.list().await? {
+                if self.inner.records.get(found.id).await?.is_none() {
+                    tracing::warn!(sandbox = %found.id, provider = provider.name(), "removing a box without a record");
+                    provider.remove(found.id, Volumes::Keep).await?;
+                    sweep.removed.push(found.id);
+                }
+            }
+        }
+        for record in self.inner.records.list().await? {
+            if self.is_lost(&record).await? {
+                self.mark_lost(record, &mut sweep).await?;
+            }
+        }
+        Ok(sweep)
+    }
+
+    async fn is_lost(&self, record: &Record) -> Result<bool> {
+        let age = self.inner.clock.now().duration_since(record.created_at);
+        let in_the_making = record.state == SandboxState::Creating && age.unsigned_abs() < CREATING_PATIENCE;
+        let over =
+            matches!(record.state, SandboxState::Lost | SandboxState::Terminated | SandboxState::Failed);
+        Ok(!in_the_making && !over && self.find_box(record).await?.is_none())
+    }
+
+    async fn mark_lost(&self, mut record: Record, sweep: &mut Sweep) -> Result<()> {
+        tracing::warn!(sandbox = %record.id, state = %record.state, "a sandbox's box is gone");
+        record.state = SandboxState::Lost;
+        record.reason = Some(EndReason::Lost);
+        match self.inner.records.update(&record).await {
+            // Removed meanwhile: no loss.
+            Err(error) if error.kind() == ErrorKind::NotFound => Ok(()),
+            Err(error) => Err(error),
+            Ok(()) => {
+                sweep.lost.push(record.id);
+                Ok(())
+            }
+        }
+    }
+
+    async fn record(&self, id: SandboxId) -> Result<Record> {
+        self.inner.records.get(id).await?.ok_or_else(|| {
+            Error::not_found(format!("there is no sandbox {id}; `seawall ls` lists those that are there"))
+        })
+    }
+
+    async fn find_box(&self, record: &Record) -> Result<Option<BoxInfo>> {
+        match self.inner.providers.get(&record.provider)?.get(record.id).await {
+            Ok(found) => Ok(Some(found)),
+            Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
+    fn connector(&self, record: &Record) -> Result<Arc<dyn Connector>> {
+        let provider = self.inner.providers.get(&record.provider)?;
+        Ok(Arc::new(ToBox { provider, id: record.id }))
+    }
+
+    fn client(&self, record: &Record) -> Result<Guest> {
+        let connector = self.connector(record)?;
+        let mut guests = self.inner.guests.lock().unwrap_or_else(PoisonError::into_inner);
+        let guest = guests.entry(record.id).or_insert_with(|| Guest::new(record.id, Role::Client, connector));
+        Ok(guest.clone())
+    }
+
+    async fn forget_guest(&self, id: SandboxId) {
+        let guest = self.inner.guests.lock().unwrap_or_else(PoisonError::into_inner).remove(&id);
+        if let Some(guest) = guest {
+            guest.disconnect().await;
+        }
+    }
+}
+
+fn info(record: &Record, found: Option<&BoxInfo>) -> SandboxInfo {
+    let (state, reason) = lifecycle::reconcile(record.state, record.reason.as_ref(), found);
+    SandboxInfo {
+        id: record.id,
+        name: record.name.clone(),
+        provider: record.provider.clone(),
+        state,
+        reason,
+        spec: record.spec.clone(),
+        created_at: record.created_at,
+        started_at: record.started_at,
+    }
+}
+
+fn refused(id: SandboxId, state: SandboxState, why: &str) -> Error {
+    let kind = match state {
+        SandboxState::Creating | SandboxState::Stopping => ErrorKind::Unavailable,
+        SandboxState::Terminated => ErrorKind::NotFound,
+        _ => ErrorKind::Stopped,
+    };
+    Error::new(kind, format!("sandbox {id} is {state}: {why}"))
+}
+
+/// Names are for people to type: lower case, short, and never mistaken for an id.
+fn check_name(name: Option<&str>) -> Result<()> {
+    let Some(name) = name else { return Ok(()) };
+    let tame = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || matches!(c, '-' | '_' | '.');
+    let good = (1..=63).contains(&name.len())
+        && name.starts_with(|c: char| c.is_ascii_lowercase() || c.is_ascii_digit())
+        && name.chars().all(tame)
+        && name.parse::<SandboxId>().is_err();
+    match good {
+        true => Ok(()),
+        false => Err(Error::invalid(format!(
+            "`{name}` cannot be a name: use 1 to 63 of a-z 0-9 - _ . and begin with a letter or digit"
+        ))),
+    }
+}
+
+fn check_spec(spec: &SandboxSpec) -> Result<()> {
+    if let Some(key) = spec.labels.keys().find(|key| key.is_empty() || key.starts_with("seawall.")) {
+        return Err(Error::invalid(format!(
+            "`{key}` cannot be a label: `seawall.` is ours, and empty is nothing"
+        )));
+    }
+    let odd = |key: &&String| key.is_empty() || key.contains(['=', '\0']);
+    if let Some(key) = spec.env.keys().find(odd) {
+        return Err(Error::invalid(format!("`{key}` cannot be the name of an environment variable")));
+    }
+    if spec.env.values().any(|value| value.contains('\0')) {
+        return Err(Error::invalid("an environment variable cannot contain a zero byte"));
+    }
+    let limits = &spec.limits;
+    let whole = [limits.memory_mb, limits.disk_mb, limits.max_processes];
+    if whole.contains(&Some(0)) || limits.cpus.is_some_and(|cpus| !cpus.is_finite() || cpus <= 0.0) {
+        return Err(Error::invalid("a limit must be more than zero"));
+    }
+    Ok(())
+}

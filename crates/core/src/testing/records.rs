@@ -1,0 +1,88 @@
+//! Records in memory. Clones share them, as two host processes share a data folder.
+
+use super::lock;
+use crate::{
+    Error, Result,
+    ports::{Record, Records},
+};
+use async_trait::async_trait;
+use seawall_api::{ErrorKind, SandboxId};
+use std::{
+    collections::BTreeMap,
+    sync::{Arc, Mutex},
+};
+
+#[derive(Debug, Clone, Default)]
+pub struct MemoryRecords(Arc<Mutex<Inner>>);
+
+#[derive(Debug, Default)]
+struct Inner {
+    records: BTreeMap<SandboxId, Record>,
+    /// Outlives its record: an epoch is never given twice, also not after a removal.
+    epochs: BTreeMap<SandboxId, u64>,
+}
+
+impl Inner {
+    fn check_name(&self, record: &Record) -> Result<()> {
+        let taken = self
+            .records
+            .values()
+            .any(|other| other.id != record.id && other.name.is_some() && other.name == record.name);
+        match (&record.name, taken) {
+            (Some(name), true) => Err(Error::conflict(format!("the name `{name}` is taken; choose another"))),
+            _ => Ok(()),
+        }
+    }
+}
+
+impl MemoryRecords {
+    pub fn new() -> Self {
+        MemoryRecords::default()
+    }
+}
+
+#[async_trait]
+impl Records for MemoryRecords {
+    async fn insert(&self, record: &Record) -> Result<()> {
+        let mut inner = lock(&self.0);
+        if inner.records.contains_key(&record.id) {
+            let message = format!("sandbox {} exists already", record.id);
+            return Err(Error::new(ErrorKind::AlreadyExists, message));
+        }
+        inner.check_name(record)?;
+        inner.records.insert(record.id, record.clone());
+        Ok(())
+    }
+
+    async fn update(&self, record: &Record) -> Result<()> {
+        let mut inner = lock(&self.0);
+        if !inner.records.contains_key(&record.id) {
+            return Err(Error::not_found(format!("no sandbox {}", record.id)));
+        }
+        inner.check_name(record)?;
+        inner.records.insert(record.id, record.clone());
+        Ok(())
+    }
+
+    async fn get(&self, id: SandboxId) -> Result<Option<Record>> {
+        Ok(lock(&self.0).records.get(&id).cloned())
+    }
+
+    async fn list(&self) -> Result<Vec<Record>> {
+        let mut all: Vec<Record> = lock(&self.0).records.values().cloned().collect();
+        all.sort_by_key(|record| (record.created_at, record.id));
+        Ok(all)
+    }
+
+    async fn remove(&self, id: SandboxId) -> Result<()> {
+        lock(&self.0).records.remove(&id);
+        Ok(())
+    }
+
+    async fn next_epoch(&self, id: SandboxId) -> Result<u64> {
+        let mut inner = lock(&self.0);
+        let epoch = inner.epochs.entry(id).or_insert(0);
+        *epoch += 1;
+        Ok(*epoch)
+    }
+}

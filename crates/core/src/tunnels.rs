@@ -1,0 +1,106 @@
+//! Ports of a sandbox on the host's loopback, and ports of the host in a sandbox.
+
+use crate::{Error, Result};
+use seawall_api::ErrorKind;
+use seawall_wire::Guest;
+use std::{net::SocketAddr, time::Duration};
+use tokio::{
+    io::copy_bidirectional,
+    net::{TcpListener, TcpStream},
+    task::{JoinHandle, JoinSet},
+    time::sleep,
+};
+
+/// Connections that one tunnel carries at the same time; a wire has room for no more.
+const MAX_CONNECTIONS: usize = 128;
+
+/// A port of a sandbox, reachable on the host while this lives.
+#[derive(Debug)]
+pub struct Forward {
+    pub local: SocketAddr,
+    task: JoinHandle<()>,
+}
+
+impl Drop for Forward {
+    fn drop(&mut self) {
+        self.task.abort();
+    }
+}
+
+/// A port of the host, reachable in a sandbox while this lives.
+#[derive(Debug)]
+pub struct Expose {
+    pub port: u16,
+    task: JoinHandle<()>,
+}
+
+impl Drop for Expose {
+    fn drop(&mut self) {
+        self.task.abort();
+    }
+}
+
+pub(crate) async fn forward(guest: Guest, port: u16, bind: SocketAddr) -> Result<Forward> {
+    let listener = TcpListener::bind(bind).await.map_err(|error| {
+        Error::new(ErrorKind::Conflict, format!("cannot listen on {bind}")).with_source(error)
+    })?;
+    let local =
+        listener.local_addr().map_err(|e| Error::internal("a listener without an address").with_source(e))?;
+    let task = tokio::spawn(async move {
+        // Dropped with the task, and every connection with it.
+        let mut connections = JoinSet::new();
+        loop {
+            while connections.len() >= MAX_CONNECTIONS {
+                connections.join_next().await;
+            }
+            let mut tcp = match listener.accept().await {
+                Ok((tcp, _)) => tcp,
+                Err(error) => {
+                    tracing::warn!(%error, port, "taking a connection for a sandbox's port");
+                    sleep(Duration::from_millis(50)).await;
+                    continue;
+                }
+            };
+            let guest = guest.clone();
+            connections.spawn(async move {
+                match guest.connect_port(port).await {
+                    // Either side may hang up at any time; that is how connections end.
+                    Ok(mut inside) => drop(copy_bidirectional(&mut tcp, &mut inside).await),
+                    Err(error) => tracing::warn!(%error, port, "connecting to a sandbox's port"),
+                }
+            });
+            while connections.try_join_next().is_some() {}
+        }
+    });
+    Ok(Forward { local, task })
+}
+
+/// `guest` must hold the control wire.
+pub(crate) async fn expose(guest: Guest, port: u16, target: SocketAddr) -> Result<Expose> {
+    let mut listener = guest.listen(port).await?;
+    let port = listener.port;
+    let task = tokio::spawn(async move {
+        let mut connections = JoinSet::new();
+        loop {
+            let mut inside = match listener.accept().await {
+                Ok(inside) => inside,
+                Err(error) => {
+                    tracing::warn!(%error, port, "a port in a sandbox is closed");
+                    return;
+                }
+            };
+            if connections.len() >= MAX_CONNECTIONS {
+                tracing::warn!(port, "too many connections from a sandbox; one was refused");
+                continue;
+            }
+            connections.spawn(async move {
+                match TcpStream::connect(target).await {
+                    Ok(mut tcp) => drop(copy_bidirectional(&mut tcp, &mut inside).await),
+                    Err(error) => tracing::warn!(%error, %target, "connecting for a sandbox"),
+                }
+            });
+            while connections.try_join_next().is_some() {}
+        }
+    });
+    Ok(Expose { port, task })
+}

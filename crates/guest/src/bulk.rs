@@ -1,0 +1,175 @@
+//! A connection for one body: no multiplexing, and the kernel carries the bytes where it can.
+
+use crate::{
+    creds::with_identity,
+    fault::{Outcome, from_io, invalid},
+    files::{
+        Place,
+        read::{self, Opened},
+        write::Target,
+    },
+    state::Guest,
+};
+use rustix::fd::{AsFd, OwnedFd};
+use seawall_api::{
+    files::Entry,
+    frame::{self, Frame, HEADER, Kind, MAX_BODY},
+    message::Request,
+};
+use seawall_wire::{Error, Result};
+use std::{
+    io::{self, Read, Write},
+    os::unix::net::UnixStream as StdStream,
+    rc::Rc,
+    time::{Duration, Instant},
+};
+use tokio::{net::UnixStream, task::spawn_blocking};
+
+/// How long the other side may be silent in mid-body.
+const PATIENCE: Duration = Duration::from_secs(120);
+
+pub async fn serve(guest: Rc<Guest>, stream: UnixStream) -> Result<()> {
+    guest.last_used.set(Instant::now());
+    let mut stream = stream.into_std()?;
+    stream.set_nonblocking(false)?;
+    stream.set_read_timeout(Some(PATIENCE))?;
+    stream.set_write_timeout(Some(PATIENCE))?;
+    let (request, stream) = spawn_blocking(move || {
+        let request = next(&mut stream)?;
+        Ok::<_, Error>((request, stream))
+    })
+    .await
+    .map_err(|error| Error::Broken(error.to_string()))??;
+    if request.kind != Kind::Request {
+        return Err(Error::Protocol("a request was due".into()));
+    }
+    let job = Job::new(&guest, request.decode()?);
+    spawn_blocking(move || job.run(stream)).await.map_err(|error| Error::Broken(error.to_string()))?
+}
+
+/// What a bulk connection can be asked for.
+enum Job {
+    Read(Place, seawall_api::files::ReadFile),
+    Write(Place, seawall_api::files::WriteFile),
+    Refused(seawall_api::Fault),
+}
+
+impl Job {
+    fn new(guest: &Guest, request: Request) -> Job {
+        let job = match request {
+            Request::Read(read) => Place::new(guest, &read.file).map(|place| Job::Read(place, read)),
+            Request::Write(write) => Place::new(guest, &write.file).map(|place| Job::Write(place, write)),
+            _ => Err(invalid("a bulk connection carries the body of one file")),
+        };
+        job.unwrap_or_else(Job::Refused)
+    }
+
+    fn run(self, mut stream: StdStream) -> Result<()> {
+        match self {
+            Job::Refused(fault) => Ok(say(&mut stream, Kind::Fault, &fault)?),
+            Job::Read(place, request) => {
+                match with_identity(&place.identity, || read::open(&place, &request)) {
+                    Ok(opened) => {
+                        say(&mut stream, Kind::Reply, &opened.entry)?;
+                        send(&mut stream, opened)
+                    }
+                    Err(fault) => Ok(say(&mut stream, Kind::Fault, &fault)?),
+                }
+            }
+            Job::Write(place, request) => {
+                let identity = place.identity.clone();
+                let written = match with_identity(&identity, || Target::open(place, request)) {
+                    Ok(target) => match receive(&mut stream, target)? {
+                        Ok(target) => with_identity(&identity, || target.finish()),
+                        Err(fault) => Err(fault),
+                    },
+                    Err(fault) => Err(fault),
+                };
+                Ok(answer(&mut stream, written)?)
+            }
+        }
+    }
+}
+
+fn answer(stream: &mut StdStream, written: Outcome<Entry>) -> Result<()> {
+    match written {
+        Ok(entry) => say(stream, Kind::Reply, &entry),
+        Err(fault) => say(stream, Kind::Fault, &fault),
+    }
+}
+
+fn say<T: serde::Serialize>(stream: &mut StdStream, kind: Kind, message: &T) -> Result<()> {
+    Ok(stream.write_all(&Frame::message(kind, message)?.to_bytes())?)
+}
+
+fn next(stream: &mut StdStream) -> Result<Frame> {
+    let mut head = [0; HEADER];
+    stream.read_exact(&mut head)?;
+    let (kind, len) = frame::parse_header(head)?;
+    let mut body = vec![0; len];
+    stream.read_exact(&mut body)?;
+    Ok(Frame::new(kind, body))
+}
+
+/// The body, straight from the page cache to the socket.
+fn send(stream: &mut StdStream, mut opened: Opened) -> Result<()> {
+    while opened.left > 0 {
+        let size = rustix::fs::fstat(&opened.fd).map(|stat| stat.st_size as u64).unwrap_or(0);
+        // A file that was cut short meanwhile must not leave a frame half sent.
+        let want = opened.left.min(MAX_BODY as u64).min(size.saturating_sub(opened.offset)) as usize;
+        if want == 0 {
+            break;
+        }
+        stream.write_all(&frame::header(Kind::Data, want))?;
+        let sent = send_exactly(stream, &opened.fd, opened.offset, want)?;
+        opened.offset += sent as u64;
+        opened.left -= sent as u64;
+    }
+    Ok(stream.write_all(&Frame::empty(Kind::End).to_bytes())?)
+}
+
+fn send_exactly(stream: &mut StdStream, file: &OwnedFd, offset: u64, want: usize) -> Result<usize> {
+    let mut position = offset;
+    let mut left = want;
+    while left > 0 {
+        match rustix::fs::sendfile(stream.as_fd(), file, Some(&mut position), left) {
+            // The rest of the frame was promised: zeros, as the kernel gives for a hole.
+            Ok(0) => {
+                stream.write_all(&vec![0; left])?;
+                break;
+            }
+            Ok(n) => left -= n,
+            Err(rustix::io::Errno::INTR) => {}
+            Err(errno) => return Err(Error::Broken(io::Error::from(errno).to_string())),
+        }
+    }
+    Ok(want)
+}
+
+/// Takes the body. The outer error is the connection's, the inner one the file's.
+fn receive(stream: &mut StdStream, mut target: Target) -> Result<Outcome<Target>> {
+    let mut buffer = vec![0u8; MAX_BODY];
+    loop {
+        let mut head = [0; HEADER];
+        stream.read_exact(&mut head)?;
+        match frame::parse_header(head)? {
+            (Kind::Data, len) => {
+                let mut left = len;
+                while left > 0 {
+                    let n = match stream.read(&mut buffer[..left]) {
+                        Ok(0) => return Err(Error::Broken("it ended within a body".into())),
+                        Ok(n) => n,
+                        Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
+                        Err(error) => return Ok(Err(from_io("the body", &error))),
+                    };
+                    if let Err(fault) = target.append(&buffer[..n]) {
+                        return Ok(Err(fault));
+                    }
+                    left -= n;
+                }
+            }
+            (Kind::End, _) => return Ok(Ok(target)),
+            (other, _) => return Err(Error::Protocol(format!("a {other:?} frame in a file's body"))),
+        }
+    }
+}

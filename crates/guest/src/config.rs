@@ -1,0 +1,88 @@
+//! What the guest is told when it starts. Its own environment is the base of its processes'.
+
+use seawall_api::SandboxId;
+use std::{ffi::OsString, path::PathBuf};
+
+#[derive(Debug, Clone)]
+pub struct Config {
+    pub sandbox: SandboxId,
+    /// What the sandbox calls `/`.
+    pub root: PathBuf,
+    /// Where it listens for hosts.
+    pub socket: PathBuf,
+    /// Held while anything of this box is alive.
+    pub lock: Option<PathBuf>,
+    /// Where the reason of an orderly end is written.
+    pub end: Option<PathBuf>,
+    /// Where messages go once it serves.
+    pub log: Option<PathBuf>,
+    /// The user of processes and files, unless a call names one.
+    pub user: Option<String>,
+    /// Leave whoever started it, once it serves.
+    pub daemon: bool,
+}
+
+impl Config {
+    /// None: only the version was asked for.
+    pub fn from_args(args: impl Iterator<Item = OsString>) -> Result<Option<Config>, String> {
+        let mut args = args;
+        let mut sandbox = None;
+        let mut socket = None;
+        let mut config = Config {
+            sandbox: SandboxId::generate(),
+            root: PathBuf::from("/"),
+            socket: PathBuf::new(),
+            lock: None,
+            end: None,
+            log: None,
+            user: None,
+            daemon: false,
+        };
+        while let Some(flag) = args.next() {
+            let flag = flag.to_string_lossy().into_owned();
+            match flag.as_str() {
+                "--version" => return Ok(None),
+                "--daemon" => {
+                    config.daemon = true;
+                    continue;
+                }
+                _ => {}
+            }
+            let value = args.next().ok_or_else(|| format!("{flag} needs a value"))?;
+            match flag.as_str() {
+                "--sandbox" => sandbox = Some(value.to_string_lossy().into_owned()),
+                "--root" => config.root = value.into(),
+                "--socket" => socket = Some(PathBuf::from(value)),
+                "--lock" => config.lock = Some(value.into()),
+                "--end" => config.end = Some(value.into()),
+                "--log" => config.log = Some(value.into()),
+                "--user" => config.user = Some(value.to_string_lossy().into_owned()),
+                other => return Err(format!("unknown flag {other}")),
+            }
+        }
+        let sandbox = sandbox.ok_or("--sandbox is missing")?;
+        config.sandbox = sandbox.parse().map_err(|e| format!("--sandbox: {e}"))?;
+        config.socket = socket.ok_or("--socket is missing")?;
+        Ok(Some(config))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parse(text: &str) -> Result<Option<Config>, String> {
+        Config::from_args(text.split_whitespace().map(OsString::from))
+    }
+
+    #[test]
+    fn what_is_missing_or_unknown_is_named() {
+        assert!(parse("--version").unwrap().is_none());
+        assert!(parse("--socket /s").unwrap_err().contains("--sandbox"));
+        assert!(parse("--nonsense x").unwrap_err().contains("--nonsense"));
+        assert!(parse("--root").unwrap_err().contains("--root"));
+        let id = "0190a5d0-7c1e-7b3a-9f00-3d2c1b0a9f8e";
+        let config = parse(&format!("--daemon --sandbox {id} --socket /s")).unwrap().unwrap();
+        assert!(config.daemon && config.sandbox.to_string() == id);
+    }
+}

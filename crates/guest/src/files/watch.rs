@@ -1,0 +1,228 @@
+//! Watching a directory for changes, by inotify.
+
+use super::{Place, off_thread, write::TEMPORARY};
+use crate::{
+    fault::{Outcome, from_errno},
+    server::{Reader, Writer, answer},
+    state::Guest,
+};
+use rustix::{
+    fd::{AsFd, AsRawFd, OwnedFd},
+    fs::{
+        Dir, FileType, Mode, OFlags,
+        inotify::{self, CreateFlags, ReadFlags, WatchFlags},
+    },
+    io::Errno,
+};
+use seawall_api::{
+    ErrorKind, Fault,
+    files::{ChangeKind, FileChange, FileName, WatchDir},
+    frame::{Frame, Kind},
+};
+use seawall_wire::Result as Wire;
+use std::{collections::HashMap, ffi::OsStr, mem::MaybeUninit, os::unix::ffi::OsStrExt};
+
+/// Directories that one watch may cover.
+const MAX_WATCHES: usize = 8192;
+
+/// The directories under watch, by the kernel's number for each.
+struct Watched {
+    inotify: OwnedFd,
+    /// Path relative to the top, and the directory itself, to find its children by.
+    dirs: HashMap<i32, (Vec<u8>, OwnedFd)>,
+    recursive: bool,
+}
+
+pub async fn serve(guest: &Guest, watch: WatchDir, mut reader: Reader, mut writer: Writer) -> Wire<()> {
+    let begun = match Place::new(guest, &watch.dir) {
+        Ok(place) => off_thread(place.identity.clone(), move || begin(&place, watch.recursive)).await,
+        Err(fault) => Err(fault),
+    };
+    let mut watched = match begun {
+        Ok(watched) => watched,
+        Err(fault) => return answer(&mut writer, Err::<(), _>(fault)).await,
+    };
+    let ready = match watched.inotify.try_clone().and_then(crate::poll::watch) {
+        Ok(ready) => ready,
+        Err(error) => {
+            let fault = crate::fault::from_io("a watch", &error);
+            return answer(&mut writer, Err::<(), _>(fault)).await;
+        }
+    };
+    writer.message(Kind::Reply, &()).await?;
+    loop {
+        let mut woken = tokio::select! {
+            woken = ready.readable() => woken?,
+            // The client says nothing; it only goes.
+            _ = reader.next() => return Ok(()),
+        };
+        let (changes, over) = watched.read();
+        woken.clear_ready();
+        for change in changes {
+            writer.message(Kind::Event, &change).await?;
+        }
+        if over {
+            writer.send(&Frame::empty(Kind::End)).await?;
+            return writer.close().await;
+        }
+    }
+}
+
+fn begin(place: &Place, recursive: bool) -> Outcome<Watched> {
+    let shown = place.path.shown();
+    let dir = place.path.open(place.root(), OFlags::RDONLY | OFlags::DIRECTORY, Mode::empty())?;
+    let inotify = inotify::init(CreateFlags::CLOEXEC | CreateFlags::NONBLOCK)
+        .map_err(|errno| from_errno(&shown, errno))?;
+    let mut watched = Watched { inotify, dirs: HashMap::new(), recursive };
+    watched.add(Vec::new(), dir).map_err(|errno| match errno {
+        Errno::NOSPC => Fault::new(
+            ErrorKind::Unavailable,
+            format!(
+                "{shown}: no watches left (fs.inotify.max_user_watches, or over {MAX_WATCHES} directories)"
+            ),
+        ),
+        errno => from_errno(&shown, errno),
+    })?;
+    Ok(watched)
+}
+
+impl Watched {
+    /// Watches a directory and, where asked, those beneath it. Through descriptors: no link is followed.
+    fn add(&mut self, path: Vec<u8>, dir: OwnedFd) -> Result<(), Errno> {
+        let mut todo = vec![(path, dir)];
+        while let Some((path, dir)) = todo.pop() {
+            if self.dirs.len() >= MAX_WATCHES {
+                return Err(Errno::NOSPC);
+            }
+            let flags = WatchFlags::CREATE
+                | WatchFlags::MODIFY
+                | WatchFlags::DELETE
+                | WatchFlags::MOVE
+                | WatchFlags::ATTRIB
+                | WatchFlags::DELETE_SELF
+                | WatchFlags::ONLYDIR;
+            let name = format!("/proc/self/fd/{}", dir.as_raw_fd());
+            let number = inotify::add_watch(&self.inotify, name, flags)?;
+            if self.recursive {
+                todo.extend(subdirectories(&path, &dir)?);
+            }
+            self.dirs.insert(number, (path, dir));
+        }
+        Ok(())
+    }
+
+    /// What happened. The flag says that the top directory itself is gone.
+    fn read(&mut self) -> (Vec<FileChange>, bool) {
+        let mut changes = Vec::new();
+        let mut made = Vec::new();
+        let mut over = false;
+        let inotify = self.inotify.try_clone();
+        let mut buffer = [MaybeUninit::uninit(); 16 << 10];
+        let Ok(fd) = inotify else { return (changes, true) };
+        let mut events = inotify::Reader::new(fd.as_fd(), &mut buffer);
+        while let Ok(event) = events.next() {
+            let flags = event.events();
+            if flags.contains(ReadFlags::QUEUE_OVERFLOW) {
+                changes.push(FileChange { path: FileName::default(), kind: ChangeKind::Overflow });
+                continue;
+            }
+            if flags.intersects(ReadFlags::IGNORED | ReadFlags::DELETE_SELF) {
+                let gone = self.dirs.remove(&event.wd());
+                over |= gone.is_some_and(|(path, _)| path.is_empty());
+                continue;
+            }
+            let Some((dir, _)) = self.dirs.get(&event.wd()) else { continue };
+            let name = event.file_name().map_or(&b""[..], |name| name.to_bytes());
+            let Some(kind) = kind_of(flags) else { continue };
+            if name.starts_with(TEMPORARY) {
+                continue;
+            }
+            let path = join(dir, name);
+            if flags.contains(ReadFlags::ISDIR) && flags.intersects(ReadFlags::CREATE | ReadFlags::MOVED_TO) {
+                made.push((event.wd(), name.to_vec(), path.clone()));
+            }
+            let change = FileChange { path: FileName(path), kind };
+            // A burst of writes is one change.
+            if changes.last() != Some(&change) {
+                changes.push(change);
+            }
+        }
+        if self.recursive {
+            made.into_iter().for_each(|(wd, name, path)| self.add_made(wd, &name, path, &mut changes));
+        }
+        (changes, over)
+    }
+
+    /// A directory that appeared is watched too; what was in it already is told as new.
+    fn add_made(&mut self, wd: i32, name: &[u8], path: Vec<u8>, changes: &mut Vec<FileChange>) {
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let opened = self
+            .dirs
+            .get(&wd)
+            .and_then(|(_, dir)| rustix::fs::openat(dir, OsStr::from_bytes(name), flags, Mode::empty()).ok());
+        let Some(dir) = opened else { return };
+        if self.add(path.clone(), dir).is_err() {
+            changes.push(FileChange { path: FileName::default(), kind: ChangeKind::Overflow });
+        }
+        let inside: Vec<_> = self.dirs.values().filter(|(p, _)| p.starts_with(&path)).collect();
+        for (prefix, dir) in inside {
+            for name in names(dir) {
+                changes.push(FileChange { path: FileName(join(prefix, &name)), kind: ChangeKind::Create });
+            }
+        }
+    }
+}
+
+fn kind_of(flags: ReadFlags) -> Option<ChangeKind> {
+    [
+        (ReadFlags::CREATE, ChangeKind::Create),
+        // A file that a rename put here is new here: that is how bodies arrive.
+        (ReadFlags::MOVED_TO, ChangeKind::Create),
+        (ReadFlags::MODIFY, ChangeKind::Write),
+        (ReadFlags::DELETE, ChangeKind::Remove),
+        (ReadFlags::MOVED_FROM, ChangeKind::Rename),
+        (ReadFlags::ATTRIB, ChangeKind::Chmod),
+    ]
+    .into_iter()
+    .find_map(|(flag, kind)| flags.contains(flag).then_some(kind))
+}
+
+fn names(dir: &OwnedFd) -> Vec<Vec<u8>> {
+    let Ok(mut entries) = Dir::read_from(dir) else { return Vec::new() };
+    entries.rewind();
+    let mut names = Vec::new();
+    while let Some(Ok(entry)) = entries.read() {
+        let name = entry.file_name().to_bytes();
+        if !matches!(name, b"." | b"..") && !name.starts_with(TEMPORARY) {
+            names.push(name.to_vec());
+        }
+    }
+    names
+}
+
+fn subdirectories(path: &[u8], dir: &OwnedFd) -> Result<Vec<(Vec<u8>, OwnedFd)>, Errno> {
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let mut entries = Dir::read_from(dir)?;
+    entries.rewind();
+    let mut found = Vec::new();
+    while let Some(entry) = entries.read() {
+        let entry = entry?;
+        let name = entry.file_name().to_bytes();
+        let may_be_dir = matches!(entry.file_type(), FileType::Directory | FileType::Unknown);
+        if matches!(name, b"." | b"..") || !may_be_dir {
+            continue;
+        }
+        if let Ok(child) = rustix::fs::openat(dir, OsStr::from_bytes(name), flags, Mode::empty()) {
+            found.push((join(path, name), child));
+        }
+    }
+    Ok(found)
+}
+
+fn join(prefix: &[u8], name: &[u8]) -> Vec<u8> {
+    match (prefix.is_empty(), name.is_empty()) {
+        (true, _) => name.to_vec(),
+        (_, true) => prefix.to_vec(),
+        _ => [prefix, b"/", name].concat(),
+    }
+}

@@ -1,0 +1,185 @@
+//! The duty of a process 1: start, reap, forward signals, end in order.
+
+use crate::{config::Config, server, state::Guest};
+use rustix::{
+    fd::OwnedFd,
+    fs::{FlockOperation, Mode, OFlags},
+    process::{Pid, Signal, WaitOptions},
+};
+use seawall_api::exec::ExitReason;
+use std::{fs, io, rc::Rc, time::Duration};
+use tokio::{
+    signal::unix::{SignalKind, signal},
+    task::{LocalSet, spawn_local},
+    time::{Instant, sleep_until, timeout_at},
+};
+
+/// Grace when a signal, not a host, asks for the end.
+const SIGNAL_GRACE: Duration = Duration::from_secs(5);
+/// How long to wait for a former life of this box to be over.
+const LOCK_PATIENCE: Duration = Duration::from_secs(5);
+/// File work happens on threads that are gone when idle.
+const FILE_THREADS: usize = 8;
+const THREAD_KEEP_ALIVE: Duration = Duration::from_millis(500);
+
+/// Serves until asked to end. `ready` is called when hosts can connect.
+pub fn run(config: Config, ready: impl FnOnce() -> io::Result<()>) -> io::Result<()> {
+    let lock = config.lock.as_deref().map(take_lock).transpose()?;
+    if let Some(end) = &config.end {
+        // The reason of a former end. Only now: until the lock was taken it was the truth.
+        let _ = fs::remove_file(end);
+    }
+    // Orphans of a keeper that was killed come here, where no pid namespace would send them.
+    rustix::process::set_child_subreaper(Some(rustix::process::getpid()))?;
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .max_blocking_threads(FILE_THREADS)
+        .thread_keep_alive(THREAD_KEEP_ALIVE)
+        .thread_stack_size(256 << 10)
+        .build()?;
+    let guest = Guest::new(config, lock)?;
+    LocalSet::new().block_on(&runtime, async {
+        let listener = server::listen(&guest.config.socket)?;
+        spawn_local(reap()?);
+        spawn_local(forward_signals(guest.clone())?);
+        ready()?;
+        tokio::select! {
+            result = server::serve(guest.clone(), listener) => result,
+            () = stop_when_asked(&guest) => Ok(()),
+        }
+    })
+}
+
+/// Exclusive for as long as anything of the box lives: keepers share it.
+fn take_lock(path: &std::path::Path) -> io::Result<OwnedFd> {
+    let flags = OFlags::RDWR | OFlags::CREATE | OFlags::CLOEXEC;
+    let fd = rustix::fs::open(path, flags, Mode::RUSR | Mode::WUSR)?;
+    // Somebody may just be looking whether it is held; a former life may just be ending.
+    let give_up = std::time::Instant::now() + LOCK_PATIENCE;
+    while rustix::fs::flock(&fd, FlockOperation::NonBlockingLockExclusive).is_err() {
+        if std::time::Instant::now() > give_up {
+            return Err(io::Error::new(io::ErrorKind::AddrInUse, "another guest of this box is still alive"));
+        }
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    rustix::fs::ftruncate(&fd, 0)?;
+    let pid = rustix::process::getpid().as_raw_nonzero();
+    rustix::io::write(&fd, pid.to_string().as_bytes())?;
+    Ok(fd)
+}
+
+/// Takes dead children: keepers, and strays that came here when a keeper was killed.
+fn reap() -> io::Result<impl Future<Output = ()>> {
+    let mut children = signal(SignalKind::child())?;
+    Ok(async move {
+        loop {
+            reap_now();
+            if children.recv().await.is_none() {
+                return;
+            }
+        }
+    })
+}
+
+fn reap_now() {
+    while let Ok(Some(_)) = rustix::process::wait(WaitOptions::NOHANG) {}
+}
+
+/// Ends children that are no keepers: what a killed keeper left.
+pub fn end_strays(guest: &Guest) {
+    // Each round ends those that are children now; theirs become children for the next.
+    for _ in 0..1000 {
+        reap_now();
+        let strays: Vec<u32> =
+            children().into_iter().filter(|pid| !guest.processes.is_keeper(*pid)).collect();
+        if strays.is_empty() {
+            return;
+        }
+        for pid in strays.into_iter().filter_map(|pid| Pid::from_raw(pid as i32)) {
+            // A child that was not reaped keeps its number, so this cannot hit another.
+            let _ = rustix::process::kill_process(pid, Signal::KILL);
+        }
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    eprintln!("seawall-guest: processes of a killed keeper do not end");
+}
+
+fn children() -> Vec<u32> {
+    let Ok(threads) = fs::read_dir("/proc/self/task") else { return Vec::new() };
+    threads
+        .filter_map(|thread| fs::read_to_string(thread.ok()?.path().join("children")).ok())
+        .flat_map(|list| list.split_whitespace().filter_map(|pid| pid.parse().ok()).collect::<Vec<_>>())
+        .collect()
+}
+
+/// Signals to process 1 are meant for what runs in the box. Those that mean the end begin it.
+fn forward_signals(guest: Rc<Guest>) -> io::Result<impl Future<Output = ()>> {
+    let mut terminate = signal(SignalKind::terminate())?;
+    let mut interrupt = signal(SignalKind::interrupt())?;
+    let mut hangup = signal(SignalKind::hangup())?;
+    let mut quit = signal(SignalKind::quit())?;
+    let mut user1 = signal(SignalKind::user_defined1())?;
+    let mut user2 = signal(SignalKind::user_defined2())?;
+    Ok(async move {
+        loop {
+            let number = tokio::select! {
+                _ = terminate.recv() => libc::SIGTERM,
+                _ = interrupt.recv() => libc::SIGINT,
+                _ = hangup.recv() => libc::SIGHUP,
+                _ = quit.recv() => libc::SIGQUIT,
+                _ = user1.recv() => libc::SIGUSR1,
+                _ = user2.recv() => libc::SIGUSR2,
+            };
+            if matches!(number, libc::SIGTERM | libc::SIGINT) {
+                guest.stopping.set(Some(SIGNAL_GRACE.as_millis() as u64));
+                guest.stop.notify_one();
+                continue;
+            }
+            for process in guest.processes.all() {
+                // The number is one of the six above, so it is a signal.
+                drop(process.signal(number));
+            }
+        }
+    })
+}
+
+/// Waits for the order, then ends everything in it.
+async fn stop_when_asked(guest: &Rc<Guest>) {
+    let grace = loop {
+        guest.stop.notified().await;
+        if let Some(grace) = guest.stopping.get() {
+            break Duration::from_millis(grace);
+        }
+    };
+    for process in guest.processes.all() {
+        // A shell at a terminal ignores SIGTERM and obeys the hang-up.
+        let signal = if process.tty.is_some() { libc::SIGHUP } else { libc::SIGTERM };
+        drop(process.signal(signal));
+    }
+    let deadline = Instant::now().checked_add(grace).unwrap_or_else(|| Instant::now() + SIGNAL_GRACE);
+    for process in guest.processes.all() {
+        if timeout_at(deadline, process.wait_gone()).await.is_err() {
+            break;
+        }
+    }
+    for process in guest.processes.all() {
+        process.kill(ExitReason::Stopped);
+    }
+    for process in guest.processes.all() {
+        process.wait_gone().await;
+    }
+    end_strays(guest);
+    // Clients that wait for an end get it before the wire goes.
+    sleep_until(Instant::now() + Duration::from_millis(5)).await;
+    if let Some(path) = &guest.config.end
+        && let Err(error) = write_end(path)
+    {
+        eprintln!("seawall-guest: {}: {error}", path.display());
+    }
+}
+
+fn write_end(path: &std::path::Path) -> io::Result<()> {
+    let temporary = path.with_extension("tmp");
+    fs::write(&temporary, "stopped")?;
+    fs::rename(temporary, path)
+}

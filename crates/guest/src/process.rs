@@ -1,0 +1,224 @@
+//! Processes: the table of those that run and of those that ended lately.
+//!
+//! [`keeper`] holds a command and its descendants, [`log`] its output, [`launch`] makes a request into
+//! something that can be executed, [`run`] looks after one until its end, [`attach`] is a client at it.
+
+pub mod attach;
+pub mod keeper;
+pub mod launch;
+pub mod log;
+pub mod run;
+
+use crate::{fault::Outcome, state::Guest};
+use keeper::Tell;
+use log::Log;
+use rustix::fd::OwnedFd;
+use seawall_api::{
+    ErrorKind, Fault, ProcessId,
+    exec::{ExitReason, ExitStatus, ProcessInfo, StartProcess, TtySize},
+};
+use std::{
+    cell::{Cell, RefCell},
+    collections::HashMap,
+    os::fd::AsFd,
+    rc::Rc,
+};
+use tokio::{
+    io::unix::AsyncFd,
+    net::unix::pipe,
+    sync::{Mutex, Notify},
+};
+
+/// Ended processes that are remembered, and what their output may cost in all.
+const REMEMBERED: usize = 128;
+const REMEMBERED_BYTES: usize = 16 << 20;
+/// Processes that run at the same time; the guest's descriptors and memory are not endless.
+const MAX_RUNNING: usize = 512;
+
+#[derive(Default)]
+pub struct Processes {
+    table: RefCell<HashMap<ProcessId, Rc<Process>>>,
+    /// In the order in which they ended.
+    ended: RefCell<Vec<ProcessId>>,
+}
+
+/// Where input goes.
+pub enum Input {
+    Pipe(pipe::Sender),
+    Tty(Rc<AsyncFd<OwnedFd>>),
+    Closed,
+}
+
+pub struct Process {
+    pub id: ProcessId,
+    pub pid: u32,
+    pub keeper: u32,
+    pub args: Vec<String>,
+    pub tag: Option<String>,
+    pub tty: Option<Rc<AsyncFd<OwnedFd>>>,
+    pub started_at_ms: u64,
+    pub log: RefCell<Log>,
+    /// Something new to read, or the end.
+    pub changed: Notify,
+    /// Readers moved on, so there may be room.
+    pub room: Notify,
+    pub input: Mutex<Input>,
+    ctl: AsyncFd<OwnedFd>,
+    /// Why its end is being brought about, if it is.
+    ending: Cell<Option<ExitReason>>,
+    /// The command itself ended; what it printed is being read to its end.
+    exited: Cell<Option<i32>>,
+    /// Streams whose output up to the exit was read.
+    drained: Cell<usize>,
+    streams: usize,
+    /// No descendant is left.
+    gone: Cell<bool>,
+    status: RefCell<Option<ExitStatus>>,
+}
+
+impl Processes {
+    pub fn get(&self, id: ProcessId) -> Outcome<Rc<Process>> {
+        self.table.borrow().get(&id).cloned().ok_or_else(|| {
+            Fault::new(ErrorKind::NotFound, format!("there is no process {id} in the sandbox"))
+        })
+    }
+
+    pub fn all(&self) -> Vec<Rc<Process>> {
+        self.table.borrow().values().cloned().collect()
+    }
+
+    pub fn running(&self) -> usize {
+        self.table.borrow().values().filter(|p| p.status.borrow().is_none()).count()
+    }
+
+    pub fn list(&self) -> Vec<ProcessInfo> {
+        let mut list: Vec<_> = self.table.borrow().values().map(|p| p.info()).collect();
+        list.sort_by_key(|info| (info.started_at_ms, info.process));
+        list
+    }
+
+    /// Whether a child of the guest is one of its keepers.
+    pub fn is_keeper(&self, pid: u32) -> bool {
+        self.table.borrow().values().any(|p| p.keeper == pid && !p.gone.get())
+    }
+
+    fn has_room(&self) -> Outcome<()> {
+        match self.running() >= MAX_RUNNING {
+            true => Err(Fault::new(
+                ErrorKind::Unavailable,
+                format!("{MAX_RUNNING} processes run in the sandbox; end one first"),
+            )),
+            false => Ok(()),
+        }
+    }
+
+    /// Remembers that a process ended, and forgets the oldest that nobody may still want.
+    fn note_end(&self, id: ProcessId) {
+        let mut ended = self.ended.borrow_mut();
+        ended.push(id);
+        let mut table = self.table.borrow_mut();
+        let cost = |table: &HashMap<ProcessId, Rc<Process>>, ended: &[ProcessId]| {
+            ended.iter().filter_map(|id| table.get(id)).map(|p| p.log.borrow().used()).sum::<usize>()
+        };
+        while ended.len() > REMEMBERED || cost(&table, &ended) > REMEMBERED_BYTES {
+            // What was not acknowledged goes last.
+            let safe = |id: &ProcessId| {
+                table.get(id).is_none_or(|p| p.gone.get() && !p.log.borrow().has_unacknowledged())
+            };
+            let at = ended.iter().position(safe).unwrap_or(0);
+            if ended.len() == 1 {
+                break;
+            }
+            let id = ended.remove(at);
+            table.remove(&id);
+        }
+    }
+}
+
+impl Process {
+    pub fn status(&self) -> Option<ExitStatus> {
+        self.status.borrow().clone()
+    }
+
+    pub fn info(&self) -> ProcessInfo {
+        let log = self.log.borrow();
+        ProcessInfo {
+            process: self.id,
+            pid: self.pid,
+            args: self.args.clone(),
+            tag: self.tag.clone(),
+            tty: self.tty.is_some(),
+            started_at_ms: self.started_at_ms,
+            output_start: log.start(),
+            output_end: log.end(),
+            exit: self.status().map(|status| ExitStatus { output_end: log.end(), ..status }),
+        }
+    }
+
+    pub fn is_gone(&self) -> bool {
+        self.gone.get()
+    }
+
+    /// To the command's process group. Nothing happens when it has ended.
+    pub fn signal(&self, signal: i32) -> Outcome<()> {
+        if !(1..=64).contains(&signal) {
+            return Err(crate::fault::invalid(format!("{signal} is not a signal (1 to 64)")));
+        }
+        self.tell(Tell::Signal(signal));
+        Ok(())
+    }
+
+    /// Begins to end the command and everything that came from it.
+    pub fn kill(&self, reason: ExitReason) {
+        if self.ending.get().is_none() && self.exited.get().is_none() {
+            self.ending.set(Some(reason));
+        }
+        self.tell(Tell::Kill);
+        // What is not read any more must not keep its end from being told.
+        self.room.notify_waiters();
+    }
+
+    /// Returns when no descendant is left.
+    pub async fn wait_gone(&self) {
+        loop {
+            let changed = self.changed.notified();
+            tokio::pin!(changed);
+            changed.as_mut().enable();
+            if self.gone.get() {
+                return;
+            }
+            changed.await;
+        }
+    }
+
+    fn tell(&self, tell: Tell) {
+        // The socket holds many messages; one that does not fit follows others that end it anyway. A
+        // keeper that is gone needs none.
+        let _ = rustix::net::send(
+            self.ctl.get_ref().as_fd(),
+            &tell.to_bytes(),
+            rustix::net::SendFlags::NOSIGNAL | rustix::net::SendFlags::DONTWAIT,
+        );
+    }
+
+    pub fn resize(&self, size: TtySize) -> Outcome<()> {
+        let Some(tty) = &self.tty else {
+            return Err(crate::fault::invalid("the process has no terminal"));
+        };
+        rustix::termios::tcsetwinsize(tty.get_ref(), launch::winsize(size))
+            .map_err(|errno| crate::fault::from_errno("the terminal's size", errno))
+    }
+}
+
+/// Starts a process, or finds the one that was started under this id.
+pub async fn start(guest: &Rc<Guest>, start: &StartProcess) -> Outcome<(Rc<Process>, bool)> {
+    if let Ok(process) = guest.processes.get(start.process) {
+        return Ok((process, true));
+    }
+    if guest.stopping.get().is_some() {
+        return Err(Fault::new(ErrorKind::Stopped, "the sandbox is being stopped"));
+    }
+    guest.processes.has_room()?;
+    let process = run::launch(guest, start).await?;
+    Ok((process, false))
+}

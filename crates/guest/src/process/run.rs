@@ -1,0 +1,368 @@
+//! A process from its start to its end: its output is read, its time is watched, its end is told.
+
+use super::{
+    Input, Process,
+    keeper::{self, Said, Step},
+    launch::{Ends, exec_fault, prepare},
+    log::Log,
+};
+use crate::{
+    fault::{Outcome, from_errno, from_io},
+    state::Guest,
+};
+use bytes::BytesMut;
+use rustix::{
+    fd::{AsFd, OwnedFd},
+    io::Errno,
+    net::{AddressFamily, RecvFlags, SocketFlags, SocketType},
+};
+use seawall_api::{
+    ErrorKind, Fault,
+    exec::{ExitReason, ExitStatus, OutputStream, StartProcess},
+};
+use std::{
+    cell::{Cell, RefCell},
+    io,
+    rc::Rc,
+    time::{Duration, SystemTime, UNIX_EPOCH},
+};
+use tokio::{
+    io::unix::AsyncFd,
+    net::unix::pipe,
+    sync::{Mutex, Notify},
+    task::spawn_local,
+    time::{Instant, sleep_until},
+};
+
+/// Between the polite signal and the kill, unless the request says otherwise.
+const GRACE: Duration = Duration::from_millis(500);
+/// How much is read at once.
+const CHUNK: usize = 128 << 10;
+
+/// Starts a command under its keeper.
+pub async fn launch(guest: &Rc<Guest>, start: &StartProcess) -> Outcome<Rc<Process>> {
+    let (launch, ends, args) = prepare(guest, start)?;
+    let (ours, theirs) = rustix::net::socketpair(
+        AddressFamily::UNIX,
+        SocketType::SEQPACKET,
+        SocketFlags::CLOEXEC | SocketFlags::NONBLOCK,
+        None,
+    )
+    .map_err(|errno| from_errno("a socket", errno))?;
+    rustix::io::ioctl_fionbio(&theirs, false).map_err(|errno| from_errno("a socket", errno))?;
+    let keeper = keeper::fork(&launch, theirs.as_fd(), guest.lock.as_ref().map(AsFd::as_fd))
+        .map_err(|error| from_io("a new process", &error))?;
+    drop((launch, theirs));
+    let ctl = crate::poll::watch(ours).map_err(|error| from_io("a socket", &error))?;
+    let pid = match listen(&ctl).await {
+        Some(Said::Started { pid }) => pid,
+        Some(Said::Failed { errno, step }) => return Err(failed(start, &args, errno, step)),
+        _ => return Err(Fault::new(ErrorKind::Internal, "the keeper died before it started the command")),
+    };
+    let pipes = Pipes::new(ends).map_err(|error| from_io("a pipe", &error))?;
+    let process = Rc::new(Process {
+        id: start.process,
+        pid,
+        keeper,
+        args,
+        tag: start.tag.clone(),
+        tty: pipes.tty.clone(),
+        started_at_ms: now_ms(),
+        log: RefCell::new(Log::new(start.when_full, start.output_limit)),
+        changed: Notify::new(),
+        room: Notify::new(),
+        input: Mutex::new(pipes.input),
+        ctl,
+        ending: Cell::new(None),
+        exited: Cell::new(None),
+        drained: Cell::new(0),
+        streams: pipes.outputs.len(),
+        gone: Cell::new(false),
+        status: RefCell::new(None),
+    });
+    guest.processes.table.borrow_mut().insert(start.process, process.clone());
+    for (stream, source) in pipes.outputs {
+        spawn_local(pump(process.clone(), stream, source));
+    }
+    spawn_local(supervise(guest.clone(), process.clone(), Limits::of(start)));
+    Ok(process)
+}
+
+fn failed(start: &StartProcess, args: &[String], errno: i32, step: Step) -> Fault {
+    let what = match step {
+        Step::Execute => return exec_fault(&args[0], errno),
+        Step::Clone => "a new process".to_owned(),
+        Step::Directory => format!("the working directory {}", start.cwd.as_deref().unwrap_or("/work")),
+        Step::User => format!("becoming {}", start.user.as_deref().unwrap_or("the sandbox's user")),
+        Step::Terminal => "the terminal".to_owned(),
+    };
+    from_errno(what, Errno::from_raw_os_error(errno))
+}
+
+fn now_ms() -> u64 {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
+}
+
+/// A place that output comes from.
+enum Source {
+    Pipe(pipe::Receiver),
+    Tty(Rc<AsyncFd<OwnedFd>>),
+}
+
+struct Pipes {
+    input: Input,
+    outputs: Vec<(OutputStream, Source)>,
+    tty: Option<Rc<AsyncFd<OwnedFd>>>,
+}
+
+impl Pipes {
+    fn new(ends: Ends) -> io::Result<Pipes> {
+        match ends {
+            Ends::Pipes { stdin, stdout, stderr } => Ok(Pipes {
+                input: match stdin {
+                    Some(fd) => Input::Pipe(pipe::Sender::from_owned_fd(fd)?),
+                    None => Input::Closed,
+                },
+                outputs: vec![
+                    (OutputStream::Stdout, Source::Pipe(pipe::Receiver::from_owned_fd(stdout)?)),
+                    (OutputStream::Stderr, Source::Pipe(pipe::Receiver::from_owned_fd(stderr)?)),
+                ],
+                tty: None,
+            }),
+            Ends::Tty { master } => {
+                rustix::io::ioctl_fionbio(&master, true)?;
+                let master = Rc::new(crate::poll::watch(master)?);
+                Ok(Pipes {
+                    input: Input::Tty(master.clone()),
+                    outputs: vec![(OutputStream::Tty, Source::Tty(master.clone()))],
+                    tty: Some(master),
+                })
+            }
+        }
+    }
+}
+
+impl Source {
+    async fn readable(&self) -> io::Result<()> {
+        match self {
+            Source::Pipe(pipe) => pipe.readable().await,
+            Source::Tty(tty) => tty.readable().await.map(|mut guard| guard.retain_ready()),
+        }
+    }
+
+    /// Reads what is there. `WouldBlock` where there is nothing, zero at the end.
+    fn try_read(&self, buffer: &mut BytesMut) -> io::Result<usize> {
+        match self {
+            Source::Pipe(pipe) => pipe.try_read_buf(buffer),
+            Source::Tty(tty) => read_tty(tty, buffer),
+        }
+    }
+}
+
+fn read_tty(tty: &AsyncFd<OwnedFd>, buffer: &mut BytesMut) -> io::Result<usize> {
+    let mut bytes = [0u8; 16 << 10];
+    let result = tty.try_io(tokio::io::Interest::READABLE, |fd| Ok(rustix::io::read(fd, &mut bytes)?));
+    match result {
+        Ok(n) => {
+            buffer.extend_from_slice(&bytes[..n]);
+            Ok(n)
+        }
+        // How a terminal says that nobody has its other side open.
+        Err(error) if error.raw_os_error() == Some(libc::EIO) => Ok(0),
+        Err(error) => Err(error),
+    }
+}
+
+/// Carries one stream of output into the log, as fast as the log has room.
+async fn pump(process: Rc<Process>, stream: OutputStream, source: Source) {
+    let mut buffer = BytesMut::new();
+    let mut drained = false;
+    loop {
+        wait_for_room(&process).await;
+        buffer.reserve(CHUNK);
+        match source.try_read(&mut buffer) {
+            Ok(0) => break,
+            Ok(_) => {
+                process.log.borrow_mut().push_owned(stream, buffer.split().freeze());
+                process.changed.notify_waiters();
+                // Others get their turn even where output never ceases.
+                tokio::task::yield_now().await;
+            }
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                // Nothing there after the command's end: its output is complete.
+                if process.exited.get().is_some() && !drained {
+                    drained = true;
+                    note_drained(&process);
+                }
+                buffer = BytesMut::new();
+                wait_readable(&process, &source, drained).await;
+            }
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) => {
+                eprintln!("seawall-guest: reading output of {}: {error}", process.id);
+                break;
+            }
+        }
+    }
+    if !drained {
+        note_drained(&process);
+    }
+}
+
+fn note_drained(process: &Process) {
+    process.drained.set(process.drained.get() + 1);
+    process.changed.notify_waiters();
+}
+
+async fn wait_for_room(process: &Process) {
+    loop {
+        let room = process.room.notified();
+        tokio::pin!(room);
+        room.as_mut().enable();
+        // Of what is being ended, nobody waits for the rest.
+        if process.log.borrow_mut().has_room() || process.ending.get().is_some() {
+            return;
+        }
+        room.await;
+    }
+}
+
+/// Until there is something to read, or the command's end makes it worth looking.
+async fn wait_readable(process: &Process, source: &Source, drained: bool) {
+    loop {
+        let changed = process.changed.notified();
+        tokio::pin!(changed);
+        changed.as_mut().enable();
+        if process.exited.get().is_some() && !drained {
+            return;
+        }
+        tokio::select! {
+            result = source.readable() => {
+                if let Err(error) = result {
+                    eprintln!("seawall-guest: waiting for output of {}: {error}", process.id);
+                }
+                return;
+            }
+            () = changed => {}
+        }
+    }
+}
+
+struct Limits {
+    deadline: Option<Instant>,
+    grace: Duration,
+}
+
+impl Limits {
+    fn of(start: &StartProcess) -> Self {
+        let now = Instant::now();
+        let deadline = start.timeout_ms.and_then(|ms| now.checked_add(Duration::from_millis(ms)));
+        Limits { deadline, grace: start.grace_ms.map_or(GRACE, Duration::from_millis) }
+    }
+}
+
+/// Watches over a process until nothing of it is left.
+async fn supervise(guest: Rc<Guest>, process: Rc<Process>, limits: Limits) {
+    let mut deadline = limits.deadline;
+    let mut polite = true;
+    loop {
+        let due = deadline.unwrap_or_else(|| Instant::now() + Duration::from_secs(3600));
+        tokio::select! {
+            said = listen(&process.ctl) => match said {
+                Some(Said::Exited { status }) => {
+                    process.exited.set(Some(status));
+                    process.changed.notify_waiters();
+                    match process.ending.get() {
+                        None => {
+                            // It ended by itself: its time does not matter any more.
+                            deadline = None;
+                            spawn_local(settle(guest.clone(), process.clone()));
+                        }
+                        // What it left behind goes with it, at once.
+                        Some(reason) => process.kill(reason),
+                    }
+                }
+                Some(Said::Gone) => break,
+                Some(_) => {}
+                None => {
+                    // Somebody killed the keeper. Its descendants are the guest's now.
+                    crate::init::end_strays(&guest);
+                    break;
+                }
+            },
+            () = sleep_until(due), if deadline.is_some() => {
+                if polite {
+                    polite = false;
+                    process.ending.set(Some(ExitReason::Timeout));
+                    process.tell(keeper::Tell::Signal(libc::SIGTERM));
+                    process.room.notify_waiters();
+                    deadline = Some(Instant::now() + limits.grace);
+                } else {
+                    process.kill(ExitReason::Timeout);
+                    deadline = None;
+                }
+            }
+        }
+    }
+    process.gone.set(true);
+    process.changed.notify_waiters();
+    settle(guest, process).await;
+}
+
+/// Tells the end, once everything printed before it was read.
+async fn settle(guest: Rc<Guest>, process: Rc<Process>) {
+    loop {
+        let changed = process.changed.notified();
+        tokio::pin!(changed);
+        changed.as_mut().enable();
+        // A process that was ended is over only when its descendants are.
+        let over = process.gone.get() || process.ending.get().is_none();
+        if over && process.drained.get() >= process.streams {
+            break;
+        }
+        changed.await;
+    }
+    if process.status.borrow().is_some() {
+        return;
+    }
+    let log = process.log.borrow();
+    let (code, signal) = decode(process.exited.get());
+    let reason = match (process.ending.get(), process.exited.get()) {
+        (Some(reason), _) => reason,
+        (None, Some(_)) => ExitReason::Exited,
+        (None, None) => ExitReason::Lost,
+    };
+    let status = ExitStatus { code, signal, reason, output_end: log.end(), truncated: log.truncated() };
+    drop(log);
+    *process.status.borrow_mut() = Some(status);
+    guest.processes.note_end(process.id);
+    process.changed.notify_waiters();
+}
+
+/// What `waitpid` said.
+fn decode(status: Option<i32>) -> (Option<i32>, Option<i32>) {
+    match status {
+        Some(status) if libc::WIFEXITED(status) => (Some(libc::WEXITSTATUS(status)), None),
+        Some(status) if libc::WIFSIGNALED(status) => (None, Some(libc::WTERMSIG(status))),
+        _ => (None, None),
+    }
+}
+
+/// What the keeper says next; none when it is gone.
+async fn listen(ctl: &AsyncFd<OwnedFd>) -> Option<Said> {
+    let mut buffer = [0u8; keeper::MESSAGE];
+    loop {
+        let mut ready = ctl.readable().await.ok()?;
+        let read = ready.try_io(|fd| {
+            let (_, n) = rustix::net::recv(fd.get_ref(), &mut buffer[..], RecvFlags::empty())?;
+            Ok(n)
+        });
+        match read {
+            Ok(Ok(n)) => return Said::parse(&buffer[..n]),
+            Ok(Err(error)) if error.kind() == io::ErrorKind::Interrupted => {}
+            Ok(Err(_)) => return None,
+            Err(_would_block) => {}
+        }
+    }
+}

@@ -1,0 +1,65 @@
+//! Builds the guest for this target and leaves it where `lib.rs` embeds it from.
+//!
+//! A guest that was built elsewhere can be named by `SEAWALL_GUEST`; on hosts that are not Linux it must be.
+
+use std::{
+    env,
+    error::Error,
+    fs,
+    path::{Path, PathBuf},
+    process::Command,
+};
+
+/// Variables of the outer build that must not reach the inner one.
+const CLEARED: [&str; 7] = [
+    "RUSTFLAGS",
+    "CARGO_ENCODED_RUSTFLAGS",
+    "RUSTC_WRAPPER",
+    "RUSTC_WORKSPACE_WRAPPER",
+    "CARGO_TARGET_DIR",
+    "CARGO_BUILD_TARGET",
+    "CARGO_MAKEFLAGS",
+];
+
+fn main() -> Result<(), Box<dyn Error>> {
+    let out = PathBuf::from(env::var("OUT_DIR")?);
+    println!("cargo::rerun-if-env-changed=SEAWALL_GUEST");
+    let guest = match env::var_os("SEAWALL_GUEST") {
+        Some(ready) => {
+            println!("cargo::rerun-if-changed={}", Path::new(&ready).display());
+            PathBuf::from(ready)
+        }
+        None => build(&out)?,
+    };
+    let embedded = out.join("seawall-guest");
+    fs::copy(&guest, &embedded).map_err(|e| format!("the guest at {}: {e}", guest.display()))?;
+    Ok(())
+}
+
+fn build(out: &Path) -> Result<PathBuf, Box<dyn Error>> {
+    let target = env::var("TARGET")?;
+    if !target.contains("linux") {
+        return Err("the guest is a Linux program: name a ready-made one with SEAWALL_GUEST".into());
+    }
+    let workspace = Path::new(&env::var("CARGO_MANIFEST_DIR")?).join("../..").canonicalize()?;
+    for part in ["crates/guest", "crates/wire", "crates/api", "Cargo.toml", "Cargo.lock"] {
+        println!("cargo::rerun-if-changed={}", workspace.join(part).display());
+    }
+    let target_dir = out.join("guest-target");
+    let mut cargo = Command::new(env::var("CARGO")?);
+    cargo
+        .current_dir(&workspace)
+        .args(["build", "--package", "seawall-guest", "--bin", "seawall-guest", "--profile", "guest"])
+        .args(["--locked", "--target", &target, "--target-dir"])
+        .arg(&target_dir);
+    for name in CLEARED {
+        cargo.env_remove(name);
+    }
+    // Static, so that it runs in any image; without relocations, so that it starts faster.
+    cargo.env("RUSTFLAGS", "-C target-feature=+crt-static -C relocation-model=static");
+    let output = cargo.output()?;
+    if !output.status.success() {
+        return Err(format!("building the guest failed:\n{}", String::from_utf8_lossy(&output.stderr)).into());
+    }
+    Ok(target_dir.join(target).join("guest/seawall-guest"))
+}

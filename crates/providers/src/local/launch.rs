@@ -1,0 +1,130 @@
+//! Starting and ending the guest of a box.
+
+use super::folder::{Folders, io_error, no_box};
+use rustix::process::{Pid, PidfdFlags, Signal};
+use seawall_api::{ErrorKind, SandboxId, sandbox::SandboxSpec};
+use seawall_core::{Error, Result};
+use std::{
+    fs,
+    io::{self, Write},
+    os::unix::fs::OpenOptionsExt,
+    path::{Path, PathBuf},
+    process::Stdio,
+    time::Duration,
+};
+use tokio::{
+    process::Command,
+    time::{Instant, sleep, timeout},
+};
+
+/// A guest serves within milliseconds; after this something is wrong.
+const START_PATIENCE: Duration = Duration::from_secs(20);
+/// Beyond the grace that was given, for the kernel to do its part.
+const STOP_PATIENCE: Duration = Duration::from_secs(10);
+const DEFAULT_PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
+
+/// Writes the embedded guest out, once per version. All boxes run the same file, so they share its memory.
+pub fn install_guest(data: &Path, guest: &[u8]) -> Result<PathBuf> {
+    let dir = data.join("guest");
+    let name = format!("seawall-guest-{}", &blake3::hash(guest).to_hex()[..16]);
+    let path = dir.join(&name);
+    if fs::metadata(&path).is_ok_and(|metadata| metadata.len() == guest.len() as u64) {
+        return Ok(path);
+    }
+    let write = || -> io::Result<()> {
+        fs::create_dir_all(&dir)?;
+        let temporary = dir.join(format!("{name}.{}", std::process::id()));
+        let mut file =
+            fs::OpenOptions::new().write(true).create(true).truncate(true).mode(0o755).open(&temporary)?;
+        file.write_all(guest)?;
+        file.sync_all()?;
+        drop(file);
+        fs::rename(temporary, &path)
+    };
+    write().map_err(|error| io_error(&path, error))?;
+    Ok(path)
+}
+
+/// Returns when the guest serves. It outlives this process.
+pub async fn start(guest: &Path, folders: &Folders, id: SandboxId, spec: &SandboxSpec) -> Result<()> {
+    let (folder, root) = (folders.of(id), folders.root(id));
+    let mut command = Command::new(guest);
+    // The folder is the working directory because a socket's path must be short.
+    command
+        .current_dir(&folder)
+        .arg("--daemon")
+        .args(["--sandbox", &id.to_string(), "--socket", "wire.sock", "--lock", "guest.lock"])
+        .args(["--end", "end", "--log", "guest.log"])
+        .arg("--root")
+        .arg(&root)
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .stderr(Stdio::piped())
+        .env_clear()
+        .env("PATH", std::env::var_os("PATH").unwrap_or_else(|| DEFAULT_PATH.into()))
+        .env("HOME", root.join("home"))
+        .env("TMPDIR", root.join("tmp"))
+        .env("SEAWALL_SANDBOX", id.to_string())
+        .env("SEAWALL_WORK", root.join("work"))
+        .envs(&spec.env);
+    if let Some(user) = &spec.user {
+        command.args(["--user", user]);
+    }
+    let child = command.spawn().map_err(|error| io_error(guest, error))?;
+    let output = match timeout(START_PATIENCE, child.wait_with_output()).await {
+        Ok(output) => output.map_err(|error| io_error(guest, error))?,
+        Err(_) => return Err(Error::new(ErrorKind::Timeout, format!("the guest of {id} does not start"))),
+    };
+    match output.status.success() {
+        true => Ok(()),
+        false => {
+            let said = String::from_utf8_lossy(&output.stderr).trim().to_owned();
+            Err(Error::internal(format!("the guest of {id} did not start: {said}")))
+        }
+    }
+}
+
+/// Waits until nothing of the box is alive.
+pub async fn wait_dead(folders: &Folders, id: SandboxId, patience: Duration) -> Result<bool> {
+    let give_up = Instant::now() + patience;
+    let mut pause = Duration::from_millis(1);
+    while folders.is_alive(id)? {
+        if Instant::now() >= give_up {
+            return Ok(false);
+        }
+        sleep(pause).await;
+        pause = (pause * 2).min(Duration::from_millis(20));
+    }
+    Ok(true)
+}
+
+/// Ends a guest that does not answer. Its keepers notice, and end what they keep.
+pub async fn kill(folders: &Folders, id: SandboxId) -> Result<()> {
+    let info = folders.info(id).or_else(|error| match error.kind() {
+        ErrorKind::NotFound => Err(no_box(id)),
+        _ => Err(error),
+    })?;
+    let pid = info.pid.and_then(|pid| Pid::from_raw(i32::try_from(pid).ok()?));
+    if let Some(pid) = pid
+        && let Ok(process) = rustix::process::pidfd_open(pid, PidfdFlags::empty())
+        && is_guest_of(pid, id)
+    {
+        // Between the look and the signal the descriptor keeps the number from meaning another.
+        let _ = rustix::process::pidfd_send_signal(process, Signal::KILL);
+    }
+    match wait_dead(folders, id, STOP_PATIENCE).await? {
+        true => Ok(()),
+        false => Err(Error::unavailable(format!(
+            "processes of sandbox {id} do not end; they may wait for a disk or network that does not answer"
+        ))),
+    }
+}
+
+/// Whether a process is the guest of this box, and not another that got its number.
+fn is_guest_of(pid: Pid, id: SandboxId) -> bool {
+    let path = format!("/proc/{}/cmdline", pid.as_raw_nonzero());
+    fs::read(path).is_ok_and(|line| {
+        let id = id.to_string();
+        line.split(|b| *b == 0).any(|part| part == id.as_bytes())
+    })
+}

@@ -1,0 +1,217 @@
+//! The provider itself: folders and guests behind the contract.
+
+use super::{
+    folder::{Folders, Held, Intent, io_error, no_box},
+    launch, watch,
+};
+use async_trait::async_trait;
+use jiff::Timestamp;
+use rustix::fs::{Mode, OFlags};
+use seawall_api::{ErrorKind, SandboxId, hello::Role, sandbox::SandboxSpec};
+use seawall_core::{
+    Error, Result,
+    ports::{BoxEvents, BoxInfo, BoxState, Capabilities, LimitKinds, Provider, Volumes},
+};
+use seawall_wire::{Connector, Duplex, Guest};
+use std::{
+    fmt,
+    os::fd::AsRawFd,
+    path::{Path, PathBuf},
+    sync::Arc,
+    time::Duration,
+};
+use tokio::{net::UnixStream, task::spawn_blocking};
+
+/// Beyond the grace, for the guest to answer and the kernel to clean up.
+const STOP_SLACK: Duration = Duration::from_secs(3);
+
+#[derive(Clone)]
+pub struct LocalProvider {
+    folders: Arc<Folders>,
+    guest: PathBuf,
+}
+
+impl fmt::Debug for LocalProvider {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("LocalProvider").field("boxes", &self.folders.boxes).finish_non_exhaustive()
+    }
+}
+
+impl LocalProvider {
+    /// The boxes beneath a data folder. Those of another folder are another installation's.
+    pub fn open(data: &Path) -> Result<LocalProvider> {
+        std::fs::create_dir_all(data).map_err(|error| io_error(data, error))?;
+        // Guests get absolute paths: they outlive whoever stands in this directory.
+        let data = data.canonicalize().map_err(|error| io_error(data, error))?;
+        let guest = launch::install_guest(&data, crate::guest_binary())?;
+        Ok(LocalProvider { folders: Arc::new(Folders::open(&data)?), guest })
+    }
+
+    async fn hold(&self, id: SandboxId) -> Result<Option<Held>> {
+        let folders = self.folders.clone();
+        off_thread(move || folders.hold(id)).await
+    }
+
+    /// Ends everything in a box that is held.
+    async fn end(&self, id: SandboxId, grace: Duration) -> Result<()> {
+        if !self.folders.is_alive(id)? {
+            return Ok(());
+        }
+        let connector = Arc::new(Socket { folders: self.folders.clone(), id });
+        let asked = Guest::new(id, Role::Client, connector).shutdown(grace).await;
+        if asked.is_ok() && launch::wait_dead(&self.folders, id, grace + STOP_SLACK).await? {
+            return Ok(());
+        }
+        launch::kill(&self.folders, id).await
+    }
+}
+
+async fn off_thread<T: Send + 'static>(work: impl FnOnce() -> Result<T> + Send + 'static) -> Result<T> {
+    spawn_blocking(work).await.map_err(|error| Error::internal("file work failed").with_source(error))?
+}
+
+/// The way to a box's guest while the box is being ended.
+struct Socket {
+    folders: Arc<Folders>,
+    id: SandboxId,
+}
+
+#[async_trait]
+impl Connector for Socket {
+    async fn connect(&self) -> Result<Box<dyn Duplex>, seawall_wire::Error> {
+        dial(&self.folders, self.id)
+            .await
+            .map_err(|error| seawall_wire::Error::Unreachable { kind: error.kind(), message: error.chain() })
+    }
+}
+
+/// Through the folder's descriptor: a socket's path has room for about a hundred bytes only.
+async fn dial(folders: &Folders, id: SandboxId) -> Result<Box<dyn Duplex>> {
+    let folder = folders.of(id);
+    let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    let dir = rustix::fs::open(&folder, flags, Mode::empty()).map_err(|_| no_box(id))?;
+    let path = format!("/proc/self/fd/{}/wire.sock", dir.as_raw_fd());
+    match UnixStream::connect(path).await {
+        Ok(stream) => Ok(Box::new(stream)),
+        Err(error) => {
+            let info = folders.info(id)?;
+            let (kind, message) = match info.state {
+                BoxState::Running => (ErrorKind::Unavailable, format!("the guest of {id} does not answer")),
+                _ => (ErrorKind::Stopped, format!("sandbox {id} does not run")),
+            };
+            Err(Error::new(kind, message).with_source(error))
+        }
+    }
+}
+
+fn check_spec(spec: &SandboxSpec) -> Result<()> {
+    if let Some(image) = spec.image.as_deref().filter(|image| *image != "host") {
+        return Err(Error::invalid(format!(
+            "the provider `local` has no images, so it cannot use `{image}`; leave the image out"
+        )));
+    }
+    match spec.limits.named().first() {
+        Some(limit) => Err(Error::new(
+            ErrorKind::LimitUnenforceable,
+            format!("the provider `local` cannot enforce `{limit}`; leave it out"),
+        )),
+        None => Ok(()),
+    }
+}
+
+#[async_trait]
+impl Provider for LocalProvider {
+    fn name(&self) -> &'static str {
+        "local"
+    }
+
+    fn capabilities(&self) -> Capabilities {
+        Capabilities {
+            isolation: false,
+            durable: true,
+            programs: true,
+            terminals: true,
+            tunnels: true,
+            file_watch: true,
+            file_meta: true,
+            images: false,
+            users: rustix::process::geteuid().is_root(),
+            pause: false,
+            snapshot: false,
+            fork: false,
+            gpu: false,
+            transparent_egress: false,
+            limits: LimitKinds::default(),
+        }
+    }
+
+    async fn create(&self, id: SandboxId, spec: &SandboxSpec) -> Result<BoxInfo> {
+        check_spec(spec)?;
+        tracing::warn!(sandbox = %id, "the provider `local` isolates nothing: commands run as plain processes of this machine");
+        let (folders, spec) = (self.folders.clone(), spec.clone());
+        off_thread(move || {
+            let _held = folders.hold_new(id)?;
+            match folders.intent(id)? {
+                Some(intent) if intent.spec != spec => {
+                    return Err(Error::conflict(format!("a box for {id} exists with another spec")));
+                }
+                Some(_) => {}
+                None => {
+                    folders.write_intent(&Intent { version: 1, id, spec, created_at: Timestamp::now() })?
+                }
+            }
+            folders.make_root(id)?;
+            folders.info(id)
+        })
+        .await
+    }
+
+    async fn start(&self, id: SandboxId) -> Result<BoxInfo> {
+        let _held = self.hold(id).await?.ok_or_else(|| no_box(id))?;
+        let info = self.folders.info(id)?;
+        if info.state == BoxState::Running {
+            return Ok(info);
+        }
+        self.folders.make_root(id)?;
+        launch::start(&self.guest, &self.folders, id, &info.spec).await?;
+        self.folders.info(id)
+    }
+
+    async fn stop(&self, id: SandboxId, grace: Duration) -> Result<()> {
+        let _held = self.hold(id).await?.ok_or_else(|| no_box(id))?;
+        self.folders.info(id)?;
+        self.end(id, grace).await
+    }
+
+    async fn remove(&self, id: SandboxId, volumes: Volumes) -> Result<()> {
+        let held = self.hold(id).await?;
+        if held.is_some() {
+            self.end(id, Duration::ZERO).await?;
+        }
+        let folders = self.folders.clone();
+        off_thread(move || {
+            folders.remove(id, volumes == Volumes::Delete)?;
+            drop(held);
+            Ok(())
+        })
+        .await
+    }
+
+    async fn get(&self, id: SandboxId) -> Result<BoxInfo> {
+        let folders = self.folders.clone();
+        off_thread(move || folders.info(id)).await
+    }
+
+    async fn list(&self) -> Result<Vec<BoxInfo>> {
+        let folders = self.folders.clone();
+        off_thread(move || Ok(watch::present(&folders)?.into_values().collect())).await
+    }
+
+    async fn watch(&self) -> Result<BoxEvents> {
+        watch::watch(self.folders.clone())
+    }
+
+    async fn connect(&self, id: SandboxId) -> Result<Box<dyn Duplex>> {
+        dial(&self.folders, id).await
+    }
+}
