@@ -1,5 +1,7 @@
 //! The binary from end to end, on the local provider, each test in a data folder of its own.
 
+#![allow(clippy::unwrap_used)] // Helpers beside the tests are tests too.
+
 #[path = "cli/copy.rs"]
 mod copy;
 #[path = "cli/lifecycle.rs"]

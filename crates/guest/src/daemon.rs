@@ -22,10 +22,13 @@ pub fn run(config: Config) -> io::Result<()> {
             drop(read);
             let log = config.log.clone();
             process::setsid()?;
-            let result = init::run(config, || {
-                redirect(log.as_deref())?;
-                write.write_all(READY)
-            });
+            let result = init::run(
+                config,
+                Box::new(move || {
+                    redirect(log.as_deref())?;
+                    write.write_all(READY)
+                }),
+            );
             if let Err(error) = &result {
                 // Before it serves this reaches the provider, afterwards the log.
                 eprintln!("seawall-guest: {error}");

@@ -23,7 +23,7 @@ const FILE_THREADS: usize = 8;
 const THREAD_KEEP_ALIVE: Duration = Duration::from_millis(500);
 
 /// Serves until asked to end. `ready` is called when hosts can connect.
-pub fn run(config: Config, ready: impl FnOnce() -> io::Result<()>) -> io::Result<()> {
+pub fn run(config: Config, ready: Box<dyn FnOnce() -> io::Result<()>>) -> io::Result<()> {
     let lock = config.lock.as_deref().map(take_lock).transpose()?;
     if let Some(end) = &config.end {
         // The reason of a former end. Only now: until the lock was taken it was the truth.

@@ -17,7 +17,7 @@ fn main() -> ExitCode {
     };
     let result = match config.daemon {
         true => daemon::run(config),
-        false => init::run(config, || Ok(())),
+        false => init::run(config, Box::new(|| Ok(()))),
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,

@@ -1,6 +1,6 @@
 //! Starting and ending the guest of a box.
 
-use super::folder::{Folders, io_error, no_box};
+use super::folder::{Folders, io_error};
 use rustix::process::{Pid, PidfdFlags, Signal};
 use seawall_api::{ErrorKind, SandboxId, sandbox::SandboxSpec};
 use seawall_core::{Error, Result};
@@ -100,10 +100,7 @@ pub async fn wait_dead(folders: &Folders, id: SandboxId, patience: Duration) -> 
 
 /// Ends a guest that does not answer. Its keepers notice, and end what they keep.
 pub async fn kill(folders: &Folders, id: SandboxId) -> Result<()> {
-    let info = folders.info(id).or_else(|error| match error.kind() {
-        ErrorKind::NotFound => Err(no_box(id)),
-        _ => Err(error),
-    })?;
+    let info = folders.info(id)?;
     let pid = info.pid.and_then(|pid| Pid::from_raw(i32::try_from(pid).ok()?));
     if let Some(pid) = pid
         && let Ok(process) = rustix::process::pidfd_open(pid, PidfdFlags::empty())
