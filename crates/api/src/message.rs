@@ -42,7 +42,8 @@ pub enum Request {
     List(ListDir),
     /// Reply [`Entry`](crate::files::Entry), data frames, end.
     Read(ReadFile),
-    /// Data frames, end; reply [`Entry`](crate::files::Entry).
+    /// Reply `()` when the file can be written, then data frames and an end; reply
+    /// [`Entry`](crate::files::Entry) when it is in its place.
     Write(WriteFile),
     /// Reply [`Entry`](crate::files::Entry).
     MakeDir(MakeDir),

@@ -227,14 +227,12 @@ fn section<'a>(file: &str, table: &'a Table, name: &str, keys: &[&str]) -> Resul
 }
 
 fn check_keys(file: &str, prefix: &str, table: &Table, known: &[&str]) -> Result<()> {
-    for key in table.keys().filter(|key| !known.contains(&key.as_str())) {
-        let advice = match suggest::closest(key, known) {
-            Some(close) => format!("did you mean `{prefix}{close}`?"),
-            None => format!("known here: {}", known.join(", ")),
-        };
-        bail!("{file}: unknown key `{prefix}{key}`: {advice}");
-    }
-    Ok(())
+    let Some(key) = table.keys().find(|key| !known.contains(&key.as_str())) else { return Ok(()) };
+    let advice = match suggest::closest(key, known) {
+        Some(close) => format!("did you mean `{prefix}{close}`?"),
+        None => format!("known here: {}", known.join(", ")),
+    };
+    bail!("{file}: unknown key `{prefix}{key}`: {advice}")
 }
 
 /// A relative path is meant from the file it stands in.

@@ -79,10 +79,11 @@ impl Job {
             Job::Write(place, request) => {
                 let identity = place.identity.clone();
                 let written = match with_identity(&identity, || Target::open(place, request)) {
-                    Ok(target) => match receive(&mut stream, target)? {
-                        Ok(target) => with_identity(&identity, || target.finish()),
-                        Err(fault) => Err(fault),
-                    },
+                    Ok(target) => {
+                        say(&mut stream, Kind::Reply, &())?;
+                        receive(&mut stream, target)?
+                            .and_then(|target| with_identity(&identity, || target.finish()))
+                    }
                     Err(fault) => Err(fault),
                 };
                 Ok(answer(&mut stream, written)?)

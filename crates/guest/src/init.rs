@@ -152,9 +152,7 @@ async fn stop_when_asked(guest: &Rc<Guest>) {
         }
     };
     for process in guest.processes.all() {
-        // A shell at a terminal ignores SIGTERM and obeys the hang-up.
-        let signal = if process.tty.is_some() { libc::SIGHUP } else { libc::SIGTERM };
-        drop(process.signal(signal));
+        process.ask_to_end(ExitReason::Stopped);
     }
     let deadline = Instant::now().checked_add(grace).unwrap_or_else(|| Instant::now() + SIGNAL_GRACE);
     for process in guest.processes.all() {

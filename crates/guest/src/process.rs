@@ -40,6 +40,8 @@ pub struct Processes {
     table: RefCell<HashMap<ProcessId, Rc<Process>>>,
     /// In the order in which they ended.
     ended: RefCell<Vec<ProcessId>>,
+    /// Being started, with whom to tell when that is done.
+    starting: RefCell<HashMap<ProcessId, Rc<Notify>>>,
 }
 
 /// Where input goes.
@@ -168,6 +170,17 @@ impl Process {
         Ok(())
     }
 
+    /// Asks the command to end itself, and remembers why.
+    pub fn ask_to_end(&self, reason: ExitReason) {
+        if self.ending.get().is_none() && self.exited.get().is_none() {
+            self.ending.set(Some(reason));
+        }
+        // A shell at a terminal ignores SIGTERM and obeys the hang-up.
+        let signal = if self.tty.is_some() { libc::SIGHUP } else { libc::SIGTERM };
+        self.tell(Tell::Signal(signal));
+        self.room.notify_waiters();
+    }
+
     /// Begins to end the command and everything that came from it.
     pub fn kill(&self, reason: ExitReason) {
         if self.ending.get().is_none() && self.exited.get().is_none() {
@@ -212,13 +225,41 @@ impl Process {
 
 /// Starts a process, or finds the one that was started under this id.
 pub async fn start(guest: &Rc<Guest>, start: &StartProcess) -> Outcome<(Rc<Process>, bool)> {
-    if let Ok(process) = guest.processes.get(start.process) {
-        return Ok((process, true));
+    loop {
+        if let Ok(process) = guest.processes.get(start.process) {
+            return Ok((process, true));
+        }
+        let other = guest.processes.starting.borrow().get(&start.process).cloned();
+        match other {
+            Some(other) => other.notified().await,
+            None => break,
+        }
     }
     if guest.stopping.get().is_some() {
         return Err(Fault::new(ErrorKind::Stopped, "the sandbox is being stopped"));
     }
     guest.processes.has_room()?;
-    let process = run::launch(guest, start).await?;
-    Ok((process, false))
+    let _starting = Starting::new(guest, start.process);
+    Ok((run::launch(guest, start).await?, false))
+}
+
+/// Others who ask for the same id wait until this is dropped.
+struct Starting {
+    guest: Rc<Guest>,
+    id: ProcessId,
+}
+
+impl Starting {
+    fn new(guest: &Rc<Guest>, id: ProcessId) -> Self {
+        guest.processes.starting.borrow_mut().insert(id, Rc::new(Notify::new()));
+        Starting { guest: guest.clone(), id }
+    }
+}
+
+impl Drop for Starting {
+    fn drop(&mut self) {
+        if let Some(waiting) = self.guest.processes.starting.borrow_mut().remove(&self.id) {
+            waiting.notify_waiters();
+        }
+    }
 }

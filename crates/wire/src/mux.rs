@@ -1,7 +1,8 @@
 //! Many streams on one connection: the home of yamux.
 //!
-//! Bounds: at most [`MAX_STREAMS`] streams, and receive windows that add up to [`MAX_WINDOW`]: that is
-//! the most memory the other side can make this one hold for a wire.
+//! Bounds: this side opens at most [`MAX_OPEN`] streams and takes at most [`MAX_TAKEN`] of the other
+//! side's. Each holds a window of 256 KiB unread at the most, and all of them together 8 MiB more: that is
+//! the memory the other side can make this one hold for a wire.
 
 use crate::{Duplex, Error, Result};
 use futures::future::poll_fn;
@@ -20,14 +21,15 @@ use tokio::{
 };
 use tokio_util::compat::{Compat, FuturesAsyncReadCompatExt, TokioAsyncReadCompatExt};
 
-/// Streams on one wire.
-pub const MAX_STREAMS: usize = 256;
-/// Streams that one side opens itself. Yamux ends the whole wire at its own limit, so stay below it.
-const MAX_OPEN: usize = 192;
-/// Streams of the other side that wait to be taken.
-const BACKLOG: usize = 64;
-/// What may lie unread on one wire.
-pub const MAX_WINDOW: usize = MAX_STREAMS * yamux::DEFAULT_CREDIT as usize + (8 << 20);
+/// Streams that one side opens itself.
+pub const MAX_OPEN: usize = 128;
+/// Streams of the other side that live at the same time; one more is reset. More than [`MAX_OPEN`]: a stream
+/// that the other side has done with may still be on its way out here.
+pub const MAX_TAKEN: usize = 256;
+/// Yamux ends the whole wire at its own limit, so that one is out of reach.
+const YAMUX_STREAMS: usize = 1024;
+/// What may lie unread beyond the 256 KiB of each stream.
+const EXTRA_WINDOW: usize = 8 << 20;
 
 type Opening = oneshot::Sender<yamux::Stream>;
 
@@ -72,12 +74,14 @@ impl Mux {
     fn new(io: impl Duplex, mode: yamux::Mode) -> (Mux, Incoming, impl Future<Output = String> + Send) {
         let mut config = yamux::Config::default();
         config
-            .set_max_num_streams(MAX_STREAMS)
-            .set_max_connection_receive_window(Some(MAX_WINDOW))
+            .set_max_num_streams(YAMUX_STREAMS)
+            .set_max_connection_receive_window(Some(
+                YAMUX_STREAMS * yamux::DEFAULT_CREDIT as usize + EXTRA_WINDOW,
+            ))
             .set_split_send_size(256 << 10);
         let connection = yamux::Connection::new(io.compat(), config, mode);
         let (open, opening) = mpsc::channel(16);
-        let (accepted, streams) = mpsc::channel(BACKLOG);
+        let (accepted, streams) = mpsc::channel(MAX_TAKEN);
         let mux = Mux { open, permits: Arc::new(Semaphore::new(MAX_OPEN)) };
         let keep = mux.open.downgrade();
         (mux, Incoming { streams }, drive(connection, opening, keep, accepted))
@@ -90,7 +94,7 @@ impl Mux {
         let (reply, stream) = oneshot::channel();
         self.open.send(reply).await.map_err(|_| closed())?;
         let stream = stream.await.map_err(|_| closed())?;
-        Ok(MuxStream { io: stream.compat(), _permit: Some(permit), _keep: Some(self.open.clone()) })
+        Ok(MuxStream { io: stream.compat(), _permit: permit, _keep: Some(self.open.clone()) })
     }
 
     pub fn is_closed(&self) -> bool {
@@ -109,6 +113,7 @@ where
     T: futures::io::AsyncRead + futures::io::AsyncWrite + Unpin,
 {
     let mut waiting = VecDeque::new();
+    let taken = Arc::new(Semaphore::new(MAX_TAKEN));
     let ended = poll_fn(|cx| {
         loop {
             match opening.poll_recv(cx) {
@@ -134,9 +139,11 @@ where
             }
             match connection.poll_next_inbound(cx) {
                 Poll::Ready(Some(Ok(stream))) => {
-                    let stream = MuxStream { io: stream.compat(), _permit: None, _keep: keep.upgrade() };
-                    // Nobody takes it, or too many wait: dropping it resets it.
-                    drop(accepted.try_send(stream));
+                    // Nobody takes it, or there are too many: dropping it resets it.
+                    if let Ok(permit) = taken.clone().try_acquire_owned() {
+                        let (io, keep) = (stream.compat(), keep.upgrade());
+                        drop(accepted.try_send(MuxStream { io, _permit: permit, _keep: keep }));
+                    }
                 }
                 Poll::Ready(Some(Err(error))) => return Poll::Ready(Some(error.to_string())),
                 Poll::Ready(None) => return Poll::Ready(Some("the other side closed it".into())),
@@ -158,7 +165,7 @@ where
 /// One stream of a wire.
 pub struct MuxStream {
     io: Compat<yamux::Stream>,
-    _permit: Option<OwnedSemaphorePermit>,
+    _permit: OwnedSemaphorePermit,
     _keep: Option<mpsc::Sender<Opening>>,
 }
 

@@ -9,7 +9,7 @@ use bytes::Bytes;
 use seawall_api::{
     ErrorKind, Fault,
     files::{Entry, FileChange, FileRef, ReadFile, WatchDir, WriteFile},
-    frame::{Frame, Kind, MAX_BODY},
+    frame::{DATA_CHUNK, Frame, Kind, MAX_BODY},
     message::Request,
 };
 use std::fmt;
@@ -21,7 +21,10 @@ type Writer = FrameWriter<Box<dyn AsyncWrite + Send + Unpin>>;
 impl Guest {
     /// Reads a file on the shared wire.
     pub async fn read(&self, read: ReadFile) -> Result<FileReader> {
-        FileReader::begin(self.shared().await?, read).await
+        match FileReader::begin(self.shared().await?, read.clone()).await {
+            Err(Error::Broken(_)) => FileReader::begin(self.shared().await?, read).await,
+            other => other,
+        }
     }
 
     /// Reads a file on a connection of its own: faster, for large ones.
@@ -46,10 +49,16 @@ impl Guest {
         }
     }
 
+    /// Writes a file on the shared wire. Whether it can be written is known before the body is sent.
     pub async fn write(&self, write: WriteFile) -> Result<FileWriter> {
-        FileWriter::begin(self.shared().await?, write, seawall_api::frame::DATA_CHUNK).await
+        match FileWriter::begin(self.shared().await?, write.clone(), DATA_CHUNK).await {
+            // Nothing was written yet, so a new wire may be tried.
+            Err(Error::Broken(_)) => FileWriter::begin(self.shared().await?, write, DATA_CHUNK).await,
+            other => other,
+        }
     }
 
+    /// Writes a file on a connection of its own: faster, for large ones.
     pub async fn write_bulk(&self, write: WriteFile) -> Result<FileWriter> {
         FileWriter::begin(split(self.link.bulk().await?), write, MAX_BODY).await
     }
@@ -149,8 +158,13 @@ impl fmt::Debug for FileWriter {
 }
 
 impl FileWriter {
-    async fn begin((reader, mut writer): (Reader, Writer), write: WriteFile, chunk: usize) -> Result<Self> {
+    async fn begin(
+        (mut reader, mut writer): (Reader, Writer),
+        write: WriteFile,
+        chunk: usize,
+    ) -> Result<Self> {
         writer.message(Kind::Request, &Request::Write(write)).await?;
+        let () = reply(reader.expect().await?)?;
         Ok(FileWriter { reader, writer, chunk })
     }
 

@@ -157,6 +157,9 @@ fn move_file(place: &Place, moved: &MoveFile) -> Outcome<()> {
 fn remove(place: &Place, recursive: bool) -> Outcome<()> {
     let (parent, name) = place.path.parent(place.root())?;
     let shown = place.path.shown();
+    if shown == "/work" {
+        return Err(Fault::new(ErrorKind::Denied, "the workspace itself stays; remove what is in it"));
+    }
     let stat = rustix::fs::statat(&parent, OsStr::from_bytes(&name), AtFlags::SYMLINK_NOFOLLOW)
         .map_err(|errno| from_errno(&shown, errno))?;
     match FileType::from_raw_mode(stat.st_mode) {

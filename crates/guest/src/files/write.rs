@@ -188,7 +188,10 @@ pub async fn serve(guest: &Guest, write: WriteFile, mut reader: Reader, mut writ
         Ok(place) => {
             let identity = place.identity.clone();
             match off_thread(identity.clone(), move || Target::open(place, write)).await {
-                Ok(target) => receive(target, identity, &mut reader).await?,
+                Ok(target) => {
+                    writer.message(Kind::Reply, &()).await?;
+                    receive(target, identity, &mut reader).await?
+                }
                 Err(fault) => Err(fault),
             }
         }

@@ -27,7 +27,7 @@ use std::{
     time::{Duration, SystemTime, UNIX_EPOCH},
 };
 use tokio::{
-    io::unix::AsyncFd,
+    io::{Interest, unix::AsyncFd},
     net::unix::pipe,
     sync::{Mutex, Notify},
     task::spawn_local,
@@ -152,26 +152,34 @@ impl Source {
     }
 
     /// Reads what is there. `WouldBlock` where there is nothing, zero at the end.
-    fn try_read(&self, buffer: &mut BytesMut) -> io::Result<usize> {
-        match self {
+    ///
+    /// Tokio remembers whether there is something and may not have heard yet, so a `last_look` asks the
+    /// kernel itself.
+    fn try_read(&self, buffer: &mut BytesMut, last_look: bool) -> io::Result<usize> {
+        let read = match self {
             Source::Pipe(pipe) => pipe.try_read_buf(buffer),
-            Source::Tty(tty) => read_tty(tty, buffer),
+            Source::Tty(tty) => tty.try_io(Interest::READABLE, |fd| read_into(fd, buffer)),
+        };
+        let read = match read {
+            Err(error) if last_look && error.kind() == io::ErrorKind::WouldBlock => match self {
+                Source::Pipe(pipe) => read_into(pipe, buffer),
+                Source::Tty(tty) => read_into(tty.get_ref(), buffer),
+            },
+            other => other,
+        };
+        match read {
+            // How a terminal says that nobody has its other side open.
+            Err(error) if error.raw_os_error() == Some(libc::EIO) => Ok(0),
+            other => other,
         }
     }
 }
 
-fn read_tty(tty: &AsyncFd<OwnedFd>, buffer: &mut BytesMut) -> io::Result<usize> {
+fn read_into(fd: impl AsFd, buffer: &mut BytesMut) -> io::Result<usize> {
     let mut bytes = [0u8; 16 << 10];
-    let result = tty.try_io(tokio::io::Interest::READABLE, |fd| Ok(rustix::io::read(fd, &mut bytes)?));
-    match result {
-        Ok(n) => {
-            buffer.extend_from_slice(&bytes[..n]);
-            Ok(n)
-        }
-        // How a terminal says that nobody has its other side open.
-        Err(error) if error.raw_os_error() == Some(libc::EIO) => Ok(0),
-        Err(error) => Err(error),
-    }
+    let n = rustix::io::read(fd, &mut bytes)?;
+    buffer.extend_from_slice(&bytes[..n]);
+    Ok(n)
 }
 
 /// Carries one stream of output into the log, as fast as the log has room.
@@ -181,7 +189,8 @@ async fn pump(process: Rc<Process>, stream: OutputStream, source: Source) {
     loop {
         wait_for_room(&process).await;
         buffer.reserve(CHUNK);
-        match source.try_read(&mut buffer) {
+        let last_look = process.exited.get().is_some() && !drained;
+        match source.try_read(&mut buffer, last_look) {
             Ok(0) => break,
             Ok(_) => {
                 process.log.borrow_mut().push_owned(stream, buffer.split().freeze());
@@ -294,9 +303,7 @@ async fn supervise(guest: Rc<Guest>, process: Rc<Process>, limits: Limits) {
             () = sleep_until(due), if deadline.is_some() => {
                 if polite {
                     polite = false;
-                    process.ending.set(Some(ExitReason::Timeout));
-                    process.tell(keeper::Tell::Signal(libc::SIGTERM));
-                    process.room.notify_waiters();
+                    process.ask_to_end(ExitReason::Timeout);
                     deadline = Some(Instant::now() + limits.grace);
                 } else {
                     process.kill(ExitReason::Timeout);

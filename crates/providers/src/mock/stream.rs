@@ -196,6 +196,10 @@ impl<S: Duplex> Stream<S> {
             if let Some(hold) = &hold {
                 hold.moved(position);
             }
+            // Without following there is nothing to wait for: the next look sends the rest or leaves.
+            if !attach.follow {
+                continue;
+            }
             tokio::select! {
                 biased;
                 frame = self.reader.next() => match frame? {
@@ -236,6 +240,7 @@ impl<S: Duplex> Stream<S> {
     }
 
     async fn write(&mut self, write: WriteFile) -> Result<(), Error> {
+        self.reply(Ok(())).await?;
         let mut body = BytesMut::new();
         loop {
             // A body that ends without an end is no body: nothing of it is kept.
@@ -257,8 +262,6 @@ impl<S: Duplex> Stream<S> {
 
 fn take_input(process: &MockProcess, frame: Frame) -> Result<(), Error> {
     match frame.kind {
-        Kind::Data => process.input(frame.body),
-        Kind::End => process.close_input(),
         Kind::Ack => {
             let offset = frame.decode_ack()?;
             process.live.send_modify(|live| live.output.ack(offset));
