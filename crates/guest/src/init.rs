@@ -29,6 +29,7 @@ pub fn run(config: Config, ready: Box<dyn FnOnce() -> io::Result<()>>) -> io::Re
         // The reason of a former end. Only now: until the lock was taken it was the truth.
         let _ = fs::remove_file(end);
     }
+    restore_signals();
     // Orphans of a keeper that was killed come here, where no pid namespace would send them.
     rustix::process::set_child_subreaper(Some(rustix::process::getpid()))?;
     let runtime = tokio::runtime::Builder::new_current_thread()
@@ -48,6 +49,16 @@ pub fn run(config: Config, ready: Box<dyn FnOnce() -> io::Result<()>>) -> io::Re
             () = stop_when_asked(&guest) => Ok(()),
         }
     })
+}
+
+/// Whoever started the guest may have ignored signals, and that is inherited: by us and by every command.
+fn restore_signals() {
+    // SAFETY: sets dispositions before any handler of this process exists; SIGKILL and SIGSTOP refuse.
+    unsafe {
+        for signal in (1..=64).filter(|signal| *signal != libc::SIGPIPE) {
+            libc::signal(signal, libc::SIG_DFL);
+        }
+    }
 }
 
 /// Exclusive for as long as anything of the box lives: keepers share it.

@@ -1,6 +1,10 @@
 //! What all tasks of the guest share. One thread, so plain cells.
 
-use crate::{config::Config, process::Processes, users};
+use crate::{
+    config::Config,
+    process::Processes,
+    users::{self, User},
+};
 use rustix::{
     fd::OwnedFd,
     fs::{Mode, OFlags},
@@ -21,6 +25,8 @@ pub struct Guest {
     pub last_used: Cell<Instant>,
     /// The box's `/`. File work happens on other threads, hence the `Arc`.
     pub root: Arc<OwnedFd>,
+    /// The user that the guest runs as.
+    pub own: User,
     /// Held by keepers too, so that the box counts as alive while any of them is.
     pub lock: Option<OwnedFd>,
     pub processes: Processes,
@@ -53,6 +59,7 @@ impl Guest {
             started: Instant::now(),
             last_used: Cell::new(Instant::now()),
             root: Arc::new(root),
+            own: users::own(),
             lock,
             processes: Processes::default(),
             control: RefCell::new(None),

@@ -13,7 +13,10 @@ use seawall_wire::{
     framed::{FrameReader, FrameWriter},
     mux::Mux,
 };
-use std::io;
+use std::{
+    io,
+    net::{Ipv4Addr, Ipv6Addr},
+};
 use tokio::{
     io::{AsyncRead, AsyncWrite, copy_bidirectional},
     net::{TcpListener, TcpStream},
@@ -36,16 +39,16 @@ pub async fn connect(port: u16, reader: Reader, mut writer: Writer) -> Result<()
 
 /// Programs listen on either loopback.
 async fn dial(port: u16) -> io::Result<TcpStream> {
-    match TcpStream::connect(("127.0.0.1", port)).await {
+    match TcpStream::connect((Ipv4Addr::LOCALHOST, port)).await {
         Ok(tcp) => Ok(tcp),
-        Err(error) => TcpStream::connect(("::1", port)).await.map_err(|_| error),
+        Err(error) => TcpStream::connect((Ipv6Addr::LOCALHOST, port)).await.map_err(|_| error),
     }
 }
 
 /// From a port in the box to the host, while the host keeps the request's stream open.
 pub async fn listen(port: u16, mux: Mux, mut reader: Reader, mut writer: Writer) -> Result<()> {
     let bound = async {
-        let listener = TcpListener::bind(("127.0.0.1", port)).await?;
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, port)).await?;
         let port = listener.local_addr()?.port();
         Ok::<_, io::Error>((listener, port))
     };

@@ -25,8 +25,19 @@ const CWD: RawFd = 5;
 const FIRST_OTHER: u32 = 6;
 /// Descriptors are parked from here on while the low ones are arranged.
 const PARK: c_int = 64;
+/// Signals that the guest handles or, like the last, ignores. In the keeper all are blocked.
+const HANDLED: [c_int; 8] = [
+    libc::SIGCHLD,
+    libc::SIGTERM,
+    libc::SIGINT,
+    libc::SIGHUP,
+    libc::SIGQUIT,
+    libc::SIGUSR1,
+    libc::SIGUSR2,
+    libc::SIGPIPE,
+];
 /// For the child until it executes its program.
-const STACK: usize = 64 << 10;
+const STACK: usize = 16 << 10;
 
 /// A command, ready to run: everything that needs memory was done.
 pub struct Launch {
@@ -394,14 +405,15 @@ impl Child<'_> {
     }
 }
 
-/// As a fresh program expects them.
+/// As a fresh program expects them. Executing resets handlers anyway, but until then one of the guest's
+/// would run with the keeper's descriptors.
 ///
 /// # Safety
 /// Only where no handler of this process may be needed any more.
 unsafe fn reset_signals() {
     // SAFETY: an all-zero sigset_t is valid memory for sigemptyset; the calls touch nothing else.
     unsafe {
-        for signal in 1..=64 {
+        for signal in HANDLED {
             libc::signal(signal, libc::SIG_DFL);
         }
         let mut none: libc::sigset_t = std::mem::zeroed();

@@ -120,6 +120,7 @@ pub struct Output {
     pub stdout: Vec<u8>,
     pub stderr: Vec<u8>,
     pub gaps: Vec<(u64, u64)>,
+    #[allow(dead_code)] // Seen in failures, through Debug.
     pub reconnects: u32,
 }
 
