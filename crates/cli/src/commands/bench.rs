@@ -10,6 +10,7 @@ use std::{path::PathBuf, time::Duration};
 
 mod figures;
 mod measure;
+mod peers;
 
 #[derive(Debug, Args)]
 pub struct BenchArgs {
@@ -29,7 +30,7 @@ pub struct BenchExecArgs {
     #[arg(long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..=100))]
     pub runs: u32,
 
-    /// Exit with 1 when a promise is not kept
+    /// Exit with 1 when a promise is not kept that holds on any machine
     #[arg(long)]
     pub check: bool,
 

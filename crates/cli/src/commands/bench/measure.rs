@@ -1,6 +1,9 @@
 //! The measurements themselves.
 
-use super::figures::{Bound, Figure, Report, percentile};
+use super::{
+    figures::{Bound, Report, percentile},
+    peers,
+};
 use crate::app::App;
 use anyhow::{Context, Result, bail, ensure};
 use seawall_api::{
@@ -14,8 +17,8 @@ use std::time::Instant;
 
 const WARM_UP: usize = 50;
 const ROUND_TRIPS: usize = 500;
-const CHUNK: usize = 1 << 20;
-const CHUNKS: usize = 1024;
+pub const CHUNK: usize = 1 << 20;
+pub const CHUNKS: usize = 1024;
 const IDLE: usize = 50;
 const MIB: f64 = (1 << 20) as f64;
 const FILE: &str = "/work/bench.bin";
@@ -24,32 +27,56 @@ pub async fn all(app: &App, runs: u32) -> Result<Report> {
     let id = sandbox(app).await?;
     let guest = app.sandboxes.guest(id).await?;
     let mut report = Report::default();
-    let mut add =
-        |key, name, unit, value, bound| report.figures.push(Figure { key, name, unit, value, bound });
 
     let trips = round_trips(&guest).await?;
-    add("exec_p50_ms", "exec `true`, p50", "ms", percentile(&trips, 0.50), Bound::AtMost(1.2));
-    add("exec_p95_ms", "exec `true`, p95", "ms", percentile(&trips, 0.95), Bound::None);
-    add("exec_p99_ms", "exec `true`, p99", "ms", percentile(&trips, 0.99), Bound::None);
+    let plain = peers::spawn()?;
+    let p50 = percentile(&trips, 0.50);
+    report.reference("exec_p50_ms", "exec `true`, p50", "ms", p50, Bound::AtMost(1.2));
+    report.told("exec_p95_ms", "exec `true`, p95", "ms", percentile(&trips, 0.95));
+    report.told("exec_p99_ms", "exec `true`, p99", "ms", percentile(&trips, 0.99));
+    report.told("spawn_p50_ms", "  a plain spawn of `true`, p50", "ms", plain);
+    report.promise("exec_ratio", "  exec / plain spawn", "x", p50 / plain, Bound::AtMost(2.5));
 
-    let (mut stdout, mut written, mut read) = (0.0, 0.0, 0.0);
+    let (mut stdout, mut pipe) = (0.0, 0.0);
     for _ in 0..runs {
         stdout = f64::max(stdout, stdout_speed(&guest).await?);
+        pipe = f64::max(pipe, peers::pipe()?);
     }
-    for _ in 0..runs {
-        written = f64::max(written, write_speed(&guest).await?);
-        read = f64::max(read, read_speed(&guest).await?);
-        guest.remove(FileRef::new(FILE), false).await?;
-    }
-    add("stdout_mb_s", "stdout, 1 GiB", "MB/s", stdout, Bound::AtLeast(500.0));
-    add("read_mb_s", "file read, 1 GiB", "MB/s", read, Bound::AtLeast(1000.0));
-    add("write_mb_s", "file write, 1 GiB", "MB/s", written, Bound::AtLeast(800.0));
+    report.reference("stdout_mb_s", "stdout, 1 GiB", "MB/s", stdout, Bound::AtLeast(500.0));
+    report.told("pipe_mb_s", "  a plain pipe", "MB/s", pipe);
+    report.promise("stdout_ratio", "  stdout / plain pipe", "x", stdout / pipe, Bound::AtLeast(0.25));
+    files(app, &guest, runs, &mut report).await?;
 
     let size = seawall_providers::guest_binary().len() as f64 / MIB;
-    add("guest_mib", "guest on disk", "MiB", size, Bound::AtMost(2.5));
+    report.promise("guest_mib", "guest on disk", "MiB", size, Bound::AtMost(2.5));
     let pss = idle_pss(app).await?;
-    add("guest_pss_mib", "guest PSS, idle, 50 alive", "MiB", pss, Bound::AtMost(0.5));
+    report.promise("guest_pss_mib", "guest PSS, idle, 50 alive", "MiB", pss, Bound::AtMost(0.5));
     Ok(report)
+}
+
+async fn files(app: &App, guest: &Guest, runs: u32, report: &mut Report) -> Result<()> {
+    let (mut written, mut read, mut plain_written, mut plain_read) = (0.0, 0.0, 0.0, 0.0);
+    for _ in 0..runs {
+        written = f64::max(written, write_speed(guest).await?);
+        read = f64::max(read, read_speed(guest).await?);
+        guest.remove(FileRef::new(FILE), false).await?;
+        let (w, r) = peers::file(&app.settings.data)?;
+        plain_written = f64::max(plain_written, w);
+        plain_read = f64::max(plain_read, r);
+    }
+    report.reference("read_mb_s", "file read, 1 GiB", "MB/s", read, Bound::AtLeast(1000.0));
+    report.told("plain_read_mb_s", "  a plain read", "MB/s", plain_read);
+    report.promise("read_ratio", "  file read / plain read", "x", read / plain_read, Bound::AtLeast(0.2));
+    report.reference("write_mb_s", "file write, 1 GiB", "MB/s", written, Bound::AtLeast(800.0));
+    report.told("plain_write_mb_s", "  a plain write", "MB/s", plain_written);
+    report.promise(
+        "write_ratio",
+        "  file write / plain write",
+        "x",
+        written / plain_written,
+        Bound::AtLeast(0.2),
+    );
+    Ok(())
 }
 
 async fn sandbox(app: &App) -> Result<SandboxId> {
@@ -91,7 +118,7 @@ async fn run<const N: usize>(guest: &Guest, args: [&str; N]) -> Result<u64> {
 }
 
 /// Megabytes (10^6 bytes) in a second.
-fn speed(bytes: usize, begun: Instant) -> f64 {
+pub fn speed(bytes: usize, begun: Instant) -> f64 {
     bytes as f64 / 1e6 / begun.elapsed().as_secs_f64()
 }
 

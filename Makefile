@@ -1,0 +1,56 @@
+# What people and CI do. `make help` lists it.
+
+SHELL := /bin/bash
+.DEFAULT_GOAL := help
+
+# CI builds from a fresh clone each time: its cache lies outside.
+ifdef CI
+export CARGO_TARGET_DIR ?= $(or $(SEAWALL_CACHE),$(HOME)/.cache/seawall)/target
+endif
+TARGET := $(or $(CARGO_TARGET_DIR),target)
+SEAWALL := $(TARGET)/debug/seawall
+
+.PHONY: help setup build run test check bench bench-check soak fuzz coverage audit clean
+
+help: ## this list
+	@grep -E '^[a-z-]+:.*## ' Makefile | awk -F':.*## ' '{printf "make %-12s %s\n", $$1, $$2}'
+
+setup: ## installs what the build and the tests need, where it may
+	@scripts/setup
+
+build: setup ## the debug build
+	cargo build --workspace
+
+run: build ## builds, then runs a command in a sandbox
+	$(SEAWALL) run -- python3 -c 'print(6*7)'
+
+test: setup ## every test; the last line counts
+	@scripts/test
+
+check: setup ## formatting, lints, licences
+	cargo fmt --all --check
+	cargo clippy --workspace --all-targets -- -D warnings
+	scripts/deny
+
+bench: setup ## figures of a release build (SPECIFICATION.md)
+	cargo build --release
+	$(TARGET)/release/seawall bench exec
+
+bench-check: setup ## fails where a promise of SPECIFICATION.md is missed
+	cargo build --release
+	$(TARGET)/release/seawall bench exec --check
+
+soak: setup ## the conformance suite again and again (SOAK_MINUTES, default 30)
+	@scripts/soak
+
+fuzz: ## each fuzz target for FUZZ_SECONDS (default 600)
+	@scripts/fuzz
+
+coverage: ## line coverage, by cargo-llvm-cov
+	cargo llvm-cov --workspace --summary-only
+
+audit: ## known vulnerabilities; needs the network
+	cargo deny check advisories
+
+clean:
+	cargo clean
