@@ -225,11 +225,25 @@ pub struct ReadFile {
     pub length: Option<u64>,
 }
 
+/// What is read of a file that says it has no size, as those of `/proc` do.
+pub const MAX_UNSIZED: u64 = 64 << 20;
+
+/// The most bytes that a read of a file may bring.
+pub fn body_limit(entry: &Entry, offset: u64, length: Option<u64>) -> u64 {
+    let rest = match entry.size {
+        0 => MAX_UNSIZED,
+        size => size.saturating_sub(offset),
+    };
+    length.map_or(rest, |length| length.min(rest))
+}
+
 /// How a body reaches its file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum WriteMode {
-    /// The file has the new body or the old one, never a part: it appears when the body is whole.
+    /// The file has the new body or the old one, never a part: it appears when the body is whole. Only what
+    /// a rename would break (a link, a file of several names, a directory one may not write) is written in
+    /// place.
     #[default]
     Replace,
     /// As above, and it must not exist.

@@ -74,8 +74,6 @@ pub enum FrameError {
     TooLong(usize),
     #[error("a {kind:?} frame that cannot be read: {reason}")]
     Malformed { kind: Kind, reason: String },
-    #[error("a {got:?} frame where {expected} was due")]
-    Unexpected { got: Kind, expected: &'static str },
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]

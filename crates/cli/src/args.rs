@@ -42,11 +42,11 @@ Settings come from seawall.toml, then the environment (SEAWALL_...), then flags.
 #[command(name = "seawall", version, about = "Sandboxes for AI agents", long_about = ABOUT, after_help = EXIT_CODES)]
 pub struct Cli {
     /// Where sandboxes and their records live
-    #[arg(long, global = true, value_name = "DIR", env = "SEAWALL_DATA", help_heading = "Everywhere")]
+    #[arg(long, global = true, value_name = "DIR", env = "SEAWALL_DATA", value_parser = possibly_empty, help_heading = "Everywhere")]
     pub data: Option<PathBuf>,
 
     /// The configuration file [default: ./seawall.toml, then ~/.config/seawall/seawall.toml]
-    #[arg(long, global = true, value_name = "FILE", env = "SEAWALL_CONFIG", help_heading = "Everywhere")]
+    #[arg(long, global = true, value_name = "FILE", env = "SEAWALL_CONFIG", value_parser = possibly_empty, help_heading = "Everywhere")]
     pub config: Option<PathBuf>,
 
     /// JSON for programs instead of text for people
@@ -110,6 +110,11 @@ pub fn key_value(text: &str) -> Result<(String, String), String> {
         Some((key, value)) if !key.is_empty() => Ok((key.to_owned(), value.to_owned())),
         _ => Err(format!("`{text}` is not KEY=VALUE")),
     }
+}
+
+/// A variable that is set to nothing is as good as not set; the configuration sees to it.
+fn possibly_empty(text: &str) -> Result<PathBuf, std::convert::Infallible> {
+    Ok(PathBuf::from(text))
 }
 
 #[cfg(test)]

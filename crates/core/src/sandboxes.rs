@@ -130,8 +130,10 @@ impl Sandboxes {
             created_at: self.inner.clock.now(),
             started_at: None,
         };
+        let mut ours = true;
         match self.inner.records.insert(&record).await {
             Err(error) if error.kind() == ErrorKind::AlreadyExists => {
+                ours = false;
                 let known = self.record(id).await?;
                 if (&known.spec, &known.provider, &known.name)
                     != (&record.spec, &record.provider, &record.name)
@@ -142,23 +144,42 @@ impl Sandboxes {
             }
             other => other?,
         }
-        self.make_box(&provider, record).await
+        self.make_box(&provider, record, ours).await
     }
 
-    async fn make_box(&self, provider: &Arc<dyn Provider>, mut record: Record) -> Result<SandboxInfo> {
+    /// `ours`: this call recorded the intent, so it may also take it back.
+    async fn make_box(
+        &self,
+        provider: &Arc<dyn Provider>,
+        mut record: Record,
+        ours: bool,
+    ) -> Result<SandboxInfo> {
         match provider.create(record.id, &record.spec).await {
             Ok(found) => {
                 if record.state == SandboxState::Creating {
                     record.state = SandboxState::Created;
-                    self.inner.records.update(&record).await?;
+                    self.note_made(provider, &record).await?;
                 }
                 tracing::info!(sandbox = %record.id, provider = provider.name(), "sandbox created");
                 Ok(info(&record, Some(&found)))
             }
             Err(error) => {
-                self.give_up(provider, record, &error).await;
+                if ours {
+                    self.give_up(provider, record, &error).await;
+                }
                 Err(error)
             }
+        }
+    }
+
+    /// Somebody may have removed the record meanwhile; then the box goes too.
+    async fn note_made(&self, provider: &Arc<dyn Provider>, record: &Record) -> Result<()> {
+        match self.inner.records.update(record).await {
+            Err(error) if error.kind() == ErrorKind::NotFound => {
+                provider.remove(record.id, Volumes::Keep).await?;
+                Err(Error::conflict(format!("sandbox {} was removed while it was made", record.id)))
+            }
+            other => other,
         }
     }
 
@@ -264,7 +285,7 @@ impl Sandboxes {
         let provider = self.inner.providers.get(&record.provider)?;
         let found = self.find_box(&record).await?;
         let now = info(&record, found.as_ref());
-        if lifecycle::answer(now.state, Ask::Stop) == Answer::Nothing {
+        if found.is_none() || lifecycle::answer(now.state, Ask::Stop) == Answer::Nothing {
             return Ok(now);
         }
         self.forget_guest(id).await;

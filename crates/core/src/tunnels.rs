@@ -11,8 +11,8 @@ use tokio::{
     time::sleep,
 };
 
-/// Connections that one tunnel carries at the same time; a wire has room for no more.
-const MAX_CONNECTIONS: usize = 128;
+/// Connections that one tunnel carries at the same time, so that the wire has room for other calls.
+const MAX_CONNECTIONS: usize = 96;
 
 /// A port of a sandbox, reachable on the host while this lives.
 #[derive(Debug)]

@@ -23,7 +23,7 @@ use std::{
     rc::Rc,
     time::{Duration, Instant},
 };
-use tokio::{net::UnixStream, task::spawn_blocking};
+use tokio::{net::UnixStream, sync::oneshot};
 
 /// How long the other side may be silent in mid-body.
 const PATIENCE: Duration = Duration::from_secs(120);
@@ -34,17 +34,26 @@ pub async fn serve(guest: Rc<Guest>, stream: UnixStream) -> Result<()> {
     stream.set_nonblocking(false)?;
     stream.set_read_timeout(Some(PATIENCE))?;
     stream.set_write_timeout(Some(PATIENCE))?;
-    let (request, stream) = spawn_blocking(move || {
+    let (request, stream) = on_a_thread(move || {
         let request = next(&mut stream)?;
-        Ok::<_, Error>((request, stream))
+        Ok((request, stream))
     })
-    .await
-    .map_err(|error| Error::Broken(error.to_string()))??;
+    .await?;
     if request.kind != Kind::Request {
         return Err(Error::Protocol("a request was due".into()));
     }
     let job = Job::new(&guest, request.decode()?);
-    spawn_blocking(move || job.run(stream)).await.map_err(|error| Error::Broken(error.to_string()))?
+    on_a_thread(move || job.run(stream)).await
+}
+
+/// A thread of its own: a body whose sender stalls must not take the threads that other files need.
+async fn on_a_thread<T: Send + 'static>(work: impl FnOnce() -> Result<T> + Send + 'static) -> Result<T> {
+    let (done, result) = oneshot::channel();
+    std::thread::Builder::new().name("bulk".into()).stack_size(256 << 10).spawn(move || {
+        // Whoever waited may be gone.
+        drop(done.send(work()));
+    })?;
+    result.await.map_err(|_| Error::Broken("the transfer's thread died".into()))?
 }
 
 /// What a bulk connection can be asked for.
@@ -115,7 +124,10 @@ fn next(stream: &mut StdStream) -> Result<Frame> {
 /// The body, straight from the page cache to the socket.
 fn send(stream: &mut StdStream, mut opened: Opened) -> Result<()> {
     while opened.left > 0 {
-        let size = rustix::fs::fstat(&opened.fd).map(|stat| stat.st_size as u64).unwrap_or(0);
+        let size = rustix::fs::fstat(&opened.fd).map_or(0, |stat| u64::try_from(stat.st_size).unwrap_or(0));
+        if size == 0 {
+            return send_unsized(stream, opened);
+        }
         // A file that was cut short meanwhile must not leave a frame half sent.
         let want = opened.left.min(MAX_BODY as u64).min(size.saturating_sub(opened.offset)) as usize;
         if want == 0 {
@@ -125,6 +137,23 @@ fn send(stream: &mut StdStream, mut opened: Opened) -> Result<()> {
         let sent = send_exactly(stream, &opened.fd, opened.offset, want)?;
         opened.offset += sent as u64;
         opened.left -= sent as u64;
+    }
+    Ok(stream.write_all(&Frame::empty(Kind::End).to_bytes())?)
+}
+
+/// A file that does not say how long it is, as those of `/proc`.
+fn send_unsized(stream: &mut StdStream, mut opened: Opened) -> Result<()> {
+    let mut buffer = vec![0; 64 << 10];
+    while opened.left > 0 {
+        let want = opened.left.min(buffer.len() as u64) as usize;
+        let n = rustix::io::pread(&opened.fd, &mut buffer[..want], opened.offset).map_err(io::Error::from)?;
+        if n == 0 {
+            break;
+        }
+        stream.write_all(&frame::header(Kind::Data, n))?;
+        stream.write_all(&buffer[..n])?;
+        opened.offset += n as u64;
+        opened.left -= n as u64;
     }
     Ok(stream.write_all(&Frame::empty(Kind::End).to_bytes())?)
 }

@@ -21,7 +21,7 @@ pub fn identity(wanted: Option<&str>) -> Outcome<Identity> {
     match own {
         0 if user.uid == 0 && user.gid == 0 => Ok(None),
         0 => Ok(Some(user)),
-        _ if own == user.uid => Ok(None),
+        _ if own == user.uid && rustix::process::getegid().as_raw() == user.gid => Ok(None),
         _ => Err(Fault::new(
             ErrorKind::Denied,
             format!("this sandbox runs as user {own} and cannot act as {wanted}; run seawall as root"),

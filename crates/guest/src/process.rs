@@ -8,9 +8,9 @@ pub mod keeper;
 pub mod launch;
 pub mod log;
 pub mod run;
+pub mod words;
 
 use crate::{fault::Outcome, state::Guest};
-use keeper::Tell;
 use log::Log;
 use rustix::fd::OwnedFd;
 use seawall_api::{
@@ -19,7 +19,7 @@ use seawall_api::{
 };
 use std::{
     cell::{Cell, RefCell},
-    collections::HashMap,
+    collections::{HashMap, HashSet},
     os::fd::AsFd,
     rc::Rc,
 };
@@ -28,18 +28,21 @@ use tokio::{
     net::unix::pipe,
     sync::{Mutex, Notify},
 };
+use words::Tell;
 
 /// Ended processes that are remembered, and what their output may cost in all.
 const REMEMBERED: usize = 128;
 const REMEMBERED_BYTES: usize = 16 << 20;
 /// Processes that run at the same time; the guest's descriptors and memory are not endless.
-const MAX_RUNNING: usize = 512;
+const MAX_RUNNING: usize = 256;
 
 #[derive(Default)]
 pub struct Processes {
     table: RefCell<HashMap<ProcessId, Rc<Process>>>,
     /// In the order in which they ended.
     ended: RefCell<Vec<ProcessId>>,
+    /// The guest's own children. Any other child is what a killed keeper left.
+    keepers: RefCell<HashSet<u32>>,
     /// Being started, with whom to tell when that is done.
     starting: RefCell<HashMap<ProcessId, Rc<Notify>>>,
 }
@@ -101,11 +104,13 @@ impl Processes {
 
     /// Whether a child of the guest is one of its keepers.
     pub fn is_keeper(&self, pid: u32) -> bool {
-        self.table.borrow().values().any(|p| p.keeper == pid && !p.gone.get())
+        self.keepers.borrow().contains(&pid)
     }
 
+    /// Those of which anything is left, a forgotten daemon included.
     fn has_room(&self) -> Outcome<()> {
-        match self.running() >= MAX_RUNNING {
+        let alive = self.table.borrow().values().filter(|p| !p.gone.get()).count();
+        match alive >= MAX_RUNNING {
             true => Err(Fault::new(
                 ErrorKind::Unavailable,
                 format!("{MAX_RUNNING} processes run in the sandbox; end one first"),
@@ -114,25 +119,26 @@ impl Processes {
         }
     }
 
-    /// Remembers that a process ended, and forgets the oldest that nobody may still want.
+    /// Remembers that a process ended, and forgets the oldest that nobody may still want. One that left
+    /// descendants is never forgotten: they can be ended by its id only.
     fn note_end(&self, id: ProcessId) {
         let mut ended = self.ended.borrow_mut();
         ended.push(id);
         let mut table = self.table.borrow_mut();
-        let cost = |table: &HashMap<ProcessId, Rc<Process>>, ended: &[ProcessId]| {
-            ended.iter().filter_map(|id| table.get(id)).map(|p| p.log.borrow().used()).sum::<usize>()
-        };
-        while ended.len() > REMEMBERED || cost(&table, &ended) > REMEMBERED_BYTES {
-            // What was not acknowledged goes last.
-            let safe = |id: &ProcessId| {
-                table.get(id).is_none_or(|p| p.gone.get() && !p.log.borrow().has_unacknowledged())
-            };
-            let at = ended.iter().position(safe).unwrap_or(0);
-            if ended.len() == 1 {
-                break;
-            }
+        let mut cost: usize =
+            ended.iter().filter_map(|id| table.get(id)).map(|p| p.log.borrow().used()).sum();
+        while ended.len() > REMEMBERED || cost > REMEMBERED_BYTES {
+            let gone = |id: &ProcessId| table.get(id).is_none_or(|p| p.gone.get());
+            let acknowledged =
+                |id: &ProcessId| table.get(id).is_none_or(|p| !p.log.borrow().has_unacknowledged());
+            // What was not acknowledged goes last; the newest stays, whatever it costs.
+            let old = &ended[..ended.len() - 1];
+            let oldest = old.iter().position(|id| gone(id) && acknowledged(id));
+            let Some(at) = oldest.or_else(|| old.iter().position(gone)) else { break };
             let id = ended.remove(at);
-            table.remove(&id);
+            if let Some(process) = table.remove(&id) {
+                cost -= process.log.borrow().used();
+            }
         }
     }
 }

@@ -103,8 +103,10 @@ fn welcome(guest: &Guest, hello: &Hello) -> Outcome<Welcome> {
 async fn multiplexed(guest: Rc<Guest>, stream: UnixStream, control: Option<u64>) -> Result<()> {
     let (mux, mut incoming, drive) = Mux::server(stream);
     let replaced = Rc::new(Notify::new());
-    if let Some(epoch) = control {
-        take_control(&guest, Control { epoch, replaced: replaced.clone() });
+    if let Some(epoch) = control
+        && !take_control(&guest, Control { epoch, replaced: replaced.clone() })
+    {
+        return Ok(());
     }
     let serving = async {
         while let Some(stream) = incoming.next().await {
@@ -126,11 +128,16 @@ async fn multiplexed(guest: Rc<Guest>, stream: UnixStream, control: Option<u64>)
     Ok(())
 }
 
-/// The newest epoch has the control wire; whoever had it goes.
-fn take_control(guest: &Guest, control: Control) {
-    if let Some(older) = guest.control.replace(Some(control)) {
+/// The newest epoch has the control wire; whoever had it goes. False where a newer one came in between.
+fn take_control(guest: &Guest, control: Control) -> bool {
+    let mut held = guest.control.borrow_mut();
+    if held.as_ref().is_some_and(|held| held.epoch > control.epoch) {
+        return false;
+    }
+    if let Some(older) = held.replace(control) {
         older.replaced.notify_one();
     }
+    true
 }
 
 /// One stream: its request, and whatever belongs to it.

@@ -38,9 +38,9 @@ fn peak_kib(pid: u32) -> u64 {
 
 /// Takes 1 GiB from a process that numbers its lines, stalling in the middle, and checks every byte.
 async fn take_a_gibibyte(guest: &Guest) {
-    let program = "import sys\nw = sys.stdout.buffer.write\nfor i in range(1 << 14):\n    w(b'%065535d\\n' % i)\n";
-    let start =
-        StartProcess { when_full: WhenFull::Block, ..StartProcess::new(["python3", "-c", program]) };
+    let program =
+        "import sys\nw = sys.stdout.buffer.write\nfor i in range(1 << 14):\n    w(b'%065535d\\n' % i)\n";
+    let start = StartProcess { when_full: WhenFull::Block, ..StartProcess::new(["python3", "-c", program]) };
     let mut process = guest.start(start).await.unwrap();
     let (mut seen, mut stalled) = (0u64, false);
     loop {

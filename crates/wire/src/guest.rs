@@ -5,6 +5,7 @@
 
 use crate::{
     Connector, Error, LinkState, Process, Result,
+    framed::FrameReader,
     link::{Framed, Link},
 };
 use seawall_api::{
@@ -17,10 +18,11 @@ use seawall_api::{
 };
 use serde::de::DeserializeOwned;
 use std::{fmt, sync::Arc, time::Duration};
-use tokio::{sync::watch, time::timeout};
+use tokio::{io::AsyncRead, sync::watch, time::timeout};
 
 /// How long a call may take whose answer does not depend on the size of anything.
 const CALL_PATIENCE: Duration = Duration::from_secs(60);
+const REMOVE_PATIENCE: Duration = Duration::from_secs(1800);
 
 #[derive(Clone)]
 pub struct Guest {
@@ -120,7 +122,12 @@ impl Guest {
     }
 
     pub async fn remove(&self, file: FileRef, recursive: bool) -> Result<()> {
-        self.call_patiently(Request::Remove { file, recursive }).await
+        // A million files take their time.
+        let removing = self.call_patiently(Request::Remove { file, recursive });
+        match timeout(REMOVE_PATIENCE, removing).await {
+            Ok(result) => result,
+            Err(_) => Err(Error::Timeout("removing takes too long; trying again is safe".into())),
+        }
     }
 
     pub async fn symlink(&self, link: FileRef, target: FileName) -> Result<()> {
@@ -150,13 +157,7 @@ impl Guest {
     }
 
     async fn call<T: DeserializeOwned>(&self, request: Request) -> Result<T> {
-        match timeout(CALL_PATIENCE, self.call_patiently(request)).await {
-            Ok(result) => result,
-            Err(_) => {
-                let seconds = CALL_PATIENCE.as_secs();
-                Err(Error::Timeout(format!("a call took over {seconds} s")))
-            }
-        }
+        in_time(self.call_patiently(request)).await
     }
 
     async fn call_patiently<T: DeserializeOwned>(&self, request: Request) -> Result<T> {
@@ -168,6 +169,26 @@ impl Guest {
         let (reader, mut writer) = self.link.open().await?;
         writer.message(Kind::Request, request).await?;
         Ok((reader, writer))
+    }
+}
+
+/// The answer to a request, which must not take for ever.
+pub(crate) async fn first_reply<R, T>(reader: &mut FrameReader<R>) -> Result<T>
+where
+    R: AsyncRead + Unpin,
+    T: DeserializeOwned,
+{
+    reply(in_time(reader.expect()).await?)
+}
+
+/// For whatever a live guest does within [`CALL_PATIENCE`].
+pub(crate) async fn in_time<T>(work: impl Future<Output = Result<T>>) -> Result<T> {
+    match timeout(CALL_PATIENCE, work).await {
+        Ok(result) => result,
+        Err(_) => {
+            let seconds = CALL_PATIENCE.as_secs();
+            Err(Error::Timeout(format!("it said nothing for {seconds} s")))
+        }
     }
 }
 

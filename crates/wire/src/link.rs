@@ -207,7 +207,6 @@ async fn ping(mux: Mux, driver: tokio::task::AbortHandle, state: watch::Sender<L
 async fn ping_until_silent(mux: Mux) -> Result<()> {
     sleep(PING_EVERY).await;
     let (read, write) = tokio::io::split(mux.open().await?);
-    // The ping's own stream must not keep an unused wire alive.
     drop(mux);
     let (mut reader, mut writer) = (FrameReader::new(read), FrameWriter::new(write));
     writer.message(Kind::Request, &Request::Ping).await?;

@@ -6,7 +6,7 @@
 use crate::{
     Error, Guest, Result,
     framed::{FrameReader, FrameWriter},
-    guest::reply,
+    guest::{first_reply, reply},
     link::Framed,
     mux::MuxStream,
 };
@@ -97,7 +97,7 @@ impl Process {
 
     async fn open(guest: Guest, request: &Request, attach: Attach) -> Result<Process> {
         let (mut reader, writer) = guest.ask(request).await?;
-        let started: Started = reply(reader.expect().await?)?;
+        let started: Started = first_reply(&mut reader).await?;
         if started.process != attach.process {
             return Err(Error::Protocol("it answered for another process".into()));
         }
@@ -203,6 +203,9 @@ impl Process {
 
     fn end(&mut self, frame: Frame) -> Result<ProcessOutput> {
         let ended = match frame.body.is_empty() {
+            true if self.attach.follow => {
+                return Err(Error::Protocol("an end without a status".into()));
+            }
             true => ProcessOutput::Drained,
             false => ProcessOutput::End(frame.decode()?),
         };
@@ -274,11 +277,10 @@ impl ProcessInput {
     /// No more input.
     pub async fn close(&self) -> Result<()> {
         let mut stream = self.stream.lock().await;
-        let (reader, writer) = self.open(&mut stream).await?;
+        self.open(&mut stream).await?;
+        let Some((mut reader, mut writer)) = stream.take() else { return Ok(()) };
         writer.send(&Frame::empty(Kind::End)).await?;
-        let done = reply(reader.expect().await?);
-        *stream = None;
-        done
+        reply(reader.expect().await?)
     }
 
     async fn open<'a>(&self, stream: &'a mut Option<Framed>) -> Result<&'a mut Framed> {

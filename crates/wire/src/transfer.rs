@@ -3,7 +3,7 @@
 use crate::{
     Duplex, Error, Guest, Result,
     framed::{FrameReader, FrameWriter},
-    guest::{is_inside, reply},
+    guest::{first_reply, in_time, is_inside},
 };
 use bytes::Bytes;
 use seawall_api::{
@@ -73,7 +73,7 @@ impl Guest {
     pub async fn watch(&self, watch: WatchDir) -> Result<FileWatch> {
         let (mut reader, mut writer) = self.shared().await?;
         writer.message(Kind::Request, &Request::Watch(watch)).await?;
-        let () = reply(reader.expect().await?)?;
+        let () = first_reply(&mut reader).await?;
         Ok(FileWatch { reader, _writer: writer })
     }
 
@@ -109,9 +109,8 @@ impl FileReader {
     async fn begin((mut reader, mut writer): (Reader, Writer), read: ReadFile) -> Result<Self> {
         let (offset, length) = (read.offset, read.length);
         writer.message(Kind::Request, &Request::Read(read)).await?;
-        let entry: Entry = reply(reader.expect().await?)?;
-        let rest = entry.size.saturating_sub(offset);
-        let left = length.map_or(rest, |length| length.min(rest));
+        let entry: Entry = first_reply(&mut reader).await?;
+        let left = seawall_api::files::body_limit(&entry, offset, length);
         Ok(FileReader { entry, reader, _writer: writer, left, ended: false })
     }
 
@@ -125,7 +124,7 @@ impl FileReader {
         if self.ended {
             return Ok(None);
         }
-        let frame = self.reader.expect().await?;
+        let frame = in_time(self.reader.expect()).await?;
         match frame.kind {
             Kind::Data => {
                 self.left = self
@@ -164,13 +163,13 @@ impl FileWriter {
         chunk: usize,
     ) -> Result<Self> {
         writer.message(Kind::Request, &Request::Write(write)).await?;
-        let () = reply(reader.expect().await?)?;
+        let () = first_reply(&mut reader).await?;
         Ok(FileWriter { reader, writer, chunk })
     }
 
     pub async fn write(&mut self, data: &[u8]) -> Result<()> {
         for chunk in data.chunks(self.chunk) {
-            if let Err(error) = self.writer.body(chunk).await {
+            if let Err(error) = in_time(self.writer.body(chunk)).await {
                 return Err(self.why(error).await);
             }
         }
@@ -182,12 +181,12 @@ impl FileWriter {
         if let Err(error) = self.writer.send(&Frame::empty(Kind::End)).await {
             return Err(self.why(error).await);
         }
-        reply(self.reader.expect().await?)
+        first_reply(&mut self.reader).await
     }
 
     /// A guest that refuses a body says why before it hangs up.
     async fn why(&mut self, error: Error) -> Error {
-        match self.reader.next().await {
+        match in_time(self.reader.next()).await {
             Ok(Some(frame)) if frame.kind == Kind::Fault => match frame.decode::<Fault>() {
                 Ok(fault) => Error::Guest(fault),
                 Err(_) => error,

@@ -3,7 +3,7 @@
 use crate::{
     Duplex, Error, Guest, Result,
     framed::{FrameReader, FrameWriter},
-    guest::{not_control, reply},
+    guest::{first_reply, not_control},
     link::Framed,
     mux::MuxStream,
 };
@@ -21,7 +21,7 @@ impl Guest {
     /// A connection to a port of the sandbox's loopback.
     pub async fn connect_port(&self, port: u16) -> Result<Box<dyn Duplex>> {
         let (mut reader, writer) = self.ask(&Request::Connect { port }).await?;
-        let () = reply(reader.expect().await?)?;
+        let () = first_reply(&mut reader).await?;
         Ok(Box::new(tokio::io::join(reader.into_raw(), writer.into_inner())))
     }
 
@@ -32,7 +32,7 @@ impl Guest {
             return Err(not_control());
         }
         let (mut reader, writer) = self.ask(&Request::Listen { port }).await?;
-        let listening: Listening = reply(reader.expect().await?)?;
+        let listening: Listening = first_reply(&mut reader).await?;
         Ok(Listener { port: listening.port, guest: self.clone(), hold: (reader, writer) })
     }
 }

@@ -31,7 +31,7 @@ pub async fn rm(app: &App, args: &RmArgs) -> Result<i32> {
 
 async fn remove(app: &App, args: &RmArgs, reference: &str) -> Result<()> {
     let info = lookup::sandbox(app, reference).await?;
-    let runs = matches!(info.state, SandboxState::Running | SandboxState::Paused | SandboxState::Stopping);
+    let runs = matches!(info.state, SandboxState::Running | SandboxState::Paused);
     if runs && !args.force {
         bail!(
             "sandbox `{reference}` is {}: stop it with `seawall stop {}`, or remove it anyway with `seawall rm -f`",

@@ -47,8 +47,7 @@ async fn p1_create_at_the_same_time_is_once() {
     let world = World::new();
     let id = SandboxId::generate();
     world.faults.delay(Op::Create, Duration::from_secs(1));
-    let (first, second) =
-        tokio::join!(world.sandboxes.create(new(id)), world.sandboxes.create(new(id)));
+    let (first, second) = tokio::join!(world.sandboxes.create(new(id)), world.sandboxes.create(new(id)));
     assert_eq!(first.unwrap(), second.unwrap());
     assert_eq!(world.boxes().await, 1);
 }

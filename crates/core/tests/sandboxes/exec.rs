@@ -21,7 +21,8 @@ async fn p5_exit_code_stdout_and_stderr() {
     let world = World::new();
     let id = world.running().await;
     world.mock.on_command("both", |_| {
-        let printed = [text(Step::Stdout, "out 1\n"), text(Step::Stderr, "err\n"), text(Step::Stdout, "out 2\n")];
+        let printed =
+            [text(Step::Stdout, "out 1\n"), text(Step::Stderr, "err\n"), text(Step::Stdout, "out 2\n")];
         Script::new(printed.into_iter().chain([Step::Exit(3)]))
     });
     let output = world.exec(id, ["both"]).await;

@@ -7,7 +7,7 @@ use rustix::{
     fs::{AtFlags, Dir, FileType, Mode, OFlags},
     io::Errno,
 };
-use seawall_api::files::{Entry, FileName, ListDir, Listing, MAX_PAGE};
+use seawall_api::files::{Entry, EntryKind, FileName, ListDir, Listing, MAX_PAGE};
 use std::{collections::BinaryHeap, ffi::OsStr, os::unix::ffi::OsStrExt};
 
 /// Below this the kernel's own limit on paths is near, and each level costs a descriptor.
@@ -27,6 +27,7 @@ pub fn list(place: &Place, list: &ListDir) -> Outcome<Listing> {
     let mut walk = Walk {
         limit: list.limit as usize,
         bytes: 0,
+        capped: list.depth > MAX_DEPTH,
         listing: Listing { entries: Vec::new(), next: None, unreadable: Vec::new() },
     };
     let full = walk
@@ -41,6 +42,8 @@ pub fn list(place: &Place, list: &ListDir) -> Outcome<Listing> {
 struct Walk {
     limit: usize,
     bytes: usize,
+    /// More depth was asked for than there is.
+    capped: bool,
     listing: Listing,
 }
 
@@ -71,6 +74,9 @@ impl Walk {
                 if depth > 1 && self.descend(dir, prefix, &name, &[], depth)? {
                     return Ok(true);
                 }
+                if depth == 1 && self.capped {
+                    self.note_depth();
+                }
                 cursor = Some(name);
             }
             if !more {
@@ -90,6 +96,14 @@ impl Walk {
         self.bytes +=
             entry.path.as_bytes().len() + entry.target.as_ref().map_or(0, |t| t.as_bytes().len()) + 128;
         self.listing.entries.push(entry);
+    }
+
+    /// What lies deeper is not left out in silence.
+    fn note_depth(&mut self) {
+        if let Some(last) = self.listing.entries.last().filter(|entry| entry.kind == EntryKind::Directory) {
+            let why = format!("it lies {MAX_DEPTH} levels deep; list it by itself");
+            self.listing.unreadable.push((last.path.clone(), why));
+        }
     }
 
     /// Goes into a child, if it is a directory. Links are not followed.

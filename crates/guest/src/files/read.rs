@@ -33,8 +33,7 @@ pub fn open(place: &Place, read: &ReadFile) -> Outcome<Opened> {
     if entry.kind != EntryKind::File {
         return Err(invalid(format!("{} is not a regular file", place.path.shown())));
     }
-    let rest = entry.size.saturating_sub(read.offset);
-    let left = read.length.map_or(rest, |length| length.min(rest));
+    let left = seawall_api::files::body_limit(&entry, read.offset, read.length);
     Ok(Opened { fd, entry, offset: read.offset, left })
 }
 

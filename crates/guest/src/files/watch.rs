@@ -9,7 +9,7 @@ use crate::{
 use rustix::{
     fd::{AsFd, AsRawFd, OwnedFd},
     fs::{
-        Dir, FileType, Mode, OFlags,
+        Dir, FileType, Mode, OFlags, ResolveFlags,
         inotify::{self, CreateFlags, ReadFlags, WatchFlags},
     },
     io::Errno,
@@ -28,18 +28,23 @@ const MAX_WATCHES: usize = 8192;
 /// The directories under watch, by the kernel's number for each.
 struct Watched {
     inotify: OwnedFd,
-    /// Path relative to the top, and the directory itself, to find its children by.
-    dirs: HashMap<i32, (Vec<u8>, OwnedFd)>,
+    top: OwnedFd,
+    /// Paths relative to the top.
+    dirs: HashMap<i32, Vec<u8>>,
     recursive: bool,
 }
 
 pub async fn serve(guest: &Guest, watch: WatchDir, mut reader: Reader, mut writer: Writer) -> Wire<()> {
     let begun = match Place::new(guest, &watch.dir) {
-        Ok(place) => off_thread(place.identity.clone(), move || begin(&place, watch.recursive)).await,
+        Ok(place) => {
+            let identity = place.identity.clone();
+            let begun = off_thread(identity.clone(), move || begin(&place, watch.recursive)).await;
+            begun.map(|watched| (watched, identity))
+        }
         Err(fault) => Err(fault),
     };
-    let mut watched = match begun {
-        Ok(watched) => watched,
+    let (mut watched, identity) = match begun {
+        Ok(begun) => begun,
         Err(fault) => return answer(&mut writer, Err::<(), _>(fault)).await,
     };
     let ready = match watched.inotify.try_clone().and_then(crate::poll::watch) {
@@ -56,8 +61,15 @@ pub async fn serve(guest: &Guest, watch: WatchDir, mut reader: Reader, mut write
             // The client says nothing; it only goes.
             _ = reader.next() => return Ok(()),
         };
-        let (changes, over) = watched.read();
         woken.clear_ready();
+        drop(woken);
+        // New directories are looked into with the rights of who watches.
+        let read = off_thread(identity.clone(), move || Ok(watched.read())).await;
+        let (again, changes, over) = match read {
+            Ok(read) => read,
+            Err(fault) => return writer.message(Kind::Fault, &fault).await,
+        };
+        watched = again;
         for change in changes {
             writer.message(Kind::Event, &change).await?;
         }
@@ -73,8 +85,8 @@ fn begin(place: &Place, recursive: bool) -> Outcome<Watched> {
     let dir = place.path.open(place.root(), OFlags::RDONLY | OFlags::DIRECTORY, Mode::empty())?;
     let inotify = inotify::init(CreateFlags::CLOEXEC | CreateFlags::NONBLOCK)
         .map_err(|errno| from_errno(&shown, errno))?;
-    let mut watched = Watched { inotify, dirs: HashMap::new(), recursive };
-    watched.add(Vec::new(), dir).map_err(|errno| match errno {
+    let mut watched = Watched { inotify, top: dir, dirs: HashMap::new(), recursive };
+    watched.add(Vec::new()).map_err(|errno| match errno {
         Errno::NOSPC => Fault::new(
             ErrorKind::Unavailable,
             format!(
@@ -87,13 +99,29 @@ fn begin(place: &Place, recursive: bool) -> Outcome<Watched> {
 }
 
 impl Watched {
-    /// Watches a directory and, where asked, those beneath it. Through descriptors: no link is followed.
-    fn add(&mut self, path: Vec<u8>, dir: OwnedFd) -> Result<(), Errno> {
-        let mut todo = vec![(path, dir)];
-        while let Some((path, dir)) = todo.pop() {
+    /// Opens a watched directory, or one in it. No link is followed, and nothing leads out of the top.
+    fn open(&self, path: &[u8]) -> Result<OwnedFd, Errno> {
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_MAGICLINKS;
+        let path = if path.is_empty() { b"." } else { path };
+        rustix::fs::openat2(&self.top, OsStr::from_bytes(path), flags, Mode::empty(), resolve)
+    }
+
+    /// Watches a directory and, where asked, those beneath it. Returns their paths.
+    fn add(&mut self, path: Vec<u8>) -> Result<Vec<Vec<u8>>, Errno> {
+        let mut todo = vec![path];
+        let mut added = Vec::new();
+        while let Some(path) = todo.pop() {
             if self.dirs.len() >= MAX_WATCHES {
                 return Err(Errno::NOSPC);
             }
+            let dir = match self.open(&path) {
+                // Gone, or turned into something else, since it was seen.
+                Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP) if !path.is_empty() => continue,
+                // Beneath the top, what may not be read is not watched.
+                Err(Errno::ACCESS) if !path.is_empty() => continue,
+                other => other?,
+            };
             let flags = WatchFlags::CREATE
                 | WatchFlags::MODIFY
                 | WatchFlags::DELETE
@@ -106,32 +134,29 @@ impl Watched {
             if self.recursive {
                 todo.extend(subdirectories(&path, &dir)?);
             }
-            self.dirs.insert(number, (path, dir));
+            self.dirs.insert(number, path.clone());
+            added.push(path);
         }
-        Ok(())
+        Ok(added)
     }
 
     /// What happened. The flag says that the top directory itself is gone.
-    fn read(&mut self) -> (Vec<FileChange>, bool) {
-        let mut changes = Vec::new();
-        let mut made = Vec::new();
-        let mut over = false;
-        let inotify = self.inotify.try_clone();
+    fn read(mut self) -> (Self, Vec<FileChange>, bool) {
+        let (mut changes, mut made, mut over) = (Vec::new(), Vec::new(), false);
         let mut buffer = [MaybeUninit::uninit(); 16 << 10];
-        let Ok(fd) = inotify else { return (changes, true) };
+        let Ok(fd) = self.inotify.try_clone() else { return (self, changes, true) };
         let mut events = inotify::Reader::new(fd.as_fd(), &mut buffer);
         while let Ok(event) = events.next() {
             let flags = event.events();
             if flags.contains(ReadFlags::QUEUE_OVERFLOW) {
-                changes.push(FileChange { path: FileName::default(), kind: ChangeKind::Overflow });
+                changes.push(overflow());
                 continue;
             }
             if flags.intersects(ReadFlags::IGNORED | ReadFlags::DELETE_SELF) {
-                let gone = self.dirs.remove(&event.wd());
-                over |= gone.is_some_and(|(path, _)| path.is_empty());
+                over |= self.dirs.remove(&event.wd()).is_some_and(|path| path.is_empty());
                 continue;
             }
-            let Some((dir, _)) = self.dirs.get(&event.wd()) else { continue };
+            let Some(dir) = self.dirs.get(&event.wd()) else { continue };
             let name = event.file_name().map_or(&b""[..], |name| name.to_bytes());
             let Some(kind) = kind_of(flags) else { continue };
             if name.starts_with(TEMPORARY) {
@@ -139,7 +164,7 @@ impl Watched {
             }
             let path = join(dir, name);
             if flags.contains(ReadFlags::ISDIR) && flags.intersects(ReadFlags::CREATE | ReadFlags::MOVED_TO) {
-                made.push((event.wd(), name.to_vec(), path.clone()));
+                made.push(path.clone());
             }
             let change = FileChange { path: FileName(path), kind };
             // A burst of writes is one change.
@@ -148,29 +173,26 @@ impl Watched {
             }
         }
         if self.recursive {
-            made.into_iter().for_each(|(wd, name, path)| self.add_made(wd, &name, path, &mut changes));
+            made.into_iter().for_each(|path| self.add_made(path, &mut changes));
         }
-        (changes, over)
+        (self, changes, over)
     }
 
     /// A directory that appeared is watched too; what was in it already is told as new.
-    fn add_made(&mut self, wd: i32, name: &[u8], path: Vec<u8>, changes: &mut Vec<FileChange>) {
-        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-        let opened = self
-            .dirs
-            .get(&wd)
-            .and_then(|(_, dir)| rustix::fs::openat(dir, OsStr::from_bytes(name), flags, Mode::empty()).ok());
-        let Some(dir) = opened else { return };
-        if self.add(path.clone(), dir).is_err() {
-            changes.push(FileChange { path: FileName::default(), kind: ChangeKind::Overflow });
-        }
-        let inside: Vec<_> = self.dirs.values().filter(|(p, _)| p.starts_with(&path)).collect();
-        for (prefix, dir) in inside {
-            for name in names(dir) {
-                changes.push(FileChange { path: FileName(join(prefix, &name)), kind: ChangeKind::Create });
+    fn add_made(&mut self, path: Vec<u8>, changes: &mut Vec<FileChange>) {
+        let Ok(added) = self.add(path) else { return changes.push(overflow()) };
+        for prefix in added {
+            let Ok(dir) = self.open(&prefix) else { continue };
+            for name in names(&dir) {
+                changes.push(FileChange { path: FileName(join(&prefix, &name)), kind: ChangeKind::Create });
             }
         }
     }
+}
+
+/// Look at everything again.
+fn overflow() -> FileChange {
+    FileChange { path: FileName::default(), kind: ChangeKind::Overflow }
 }
 
 fn kind_of(flags: ReadFlags) -> Option<ChangeKind> {
@@ -200,20 +222,15 @@ fn names(dir: &OwnedFd) -> Vec<Vec<u8>> {
     names
 }
 
-fn subdirectories(path: &[u8], dir: &OwnedFd) -> Result<Vec<(Vec<u8>, OwnedFd)>, Errno> {
-    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+fn subdirectories(path: &[u8], dir: &OwnedFd) -> Result<Vec<Vec<u8>>, Errno> {
     let mut entries = Dir::read_from(dir)?;
-    entries.rewind();
     let mut found = Vec::new();
     while let Some(entry) = entries.read() {
         let entry = entry?;
         let name = entry.file_name().to_bytes();
         let may_be_dir = matches!(entry.file_type(), FileType::Directory | FileType::Unknown);
-        if matches!(name, b"." | b"..") || !may_be_dir {
-            continue;
-        }
-        if let Ok(child) = rustix::fs::openat(dir, OsStr::from_bytes(name), flags, Mode::empty()) {
-            found.push((join(path, name), child));
+        if may_be_dir && !matches!(name, b"." | b"..") {
+            found.push(join(path, name));
         }
     }
     Ok(found)

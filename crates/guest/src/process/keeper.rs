@@ -10,6 +10,7 @@
 //! After the fork only async-signal-safe calls are made and nothing is allocated: the guest may have
 //! had other threads.
 
+use super::words::{MESSAGE, Step, Tell, message};
 use libc::{c_char, c_int, c_void, pid_t};
 use rustix::fd::{AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::{
@@ -51,88 +52,6 @@ pub struct Launch {
     pub stdio: [OwnedFd; 3],
     /// Stdio is a terminal that the command shall control.
     pub tty: bool,
-}
-
-/// What a keeper says, in order: started or failed; exited; gone.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Said {
-    Started {
-        pid: u32,
-    },
-    /// The number of the error, and the step that failed.
-    Failed {
-        errno: i32,
-        step: Step,
-    },
-    /// As `waitpid` has it.
-    Exited {
-        status: i32,
-    },
-    /// No descendant is left.
-    Gone,
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[repr(i32)]
-pub enum Step {
-    Clone = 1,
-    Directory = 2,
-    User = 3,
-    Terminal = 4,
-    Execute = 5,
-}
-
-/// What a keeper is told.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Tell {
-    /// To the command's process group, while the command runs.
-    Signal(i32),
-    /// End everything.
-    Kill,
-}
-
-/// Bytes of a message either way.
-pub const MESSAGE: usize = 12;
-
-impl Said {
-    pub fn parse(message: &[u8]) -> Option<Said> {
-        let word = |n: usize| -> Option<i32> {
-            Some(i32::from_ne_bytes(message.get(n * 4..n * 4 + 4)?.try_into().ok()?))
-        };
-        Some(match (word(0)?, word(1)?, word(2)?) {
-            (1, pid, _) => Said::Started { pid: u32::try_from(pid).ok()? },
-            (2, errno, step) => Said::Failed {
-                errno,
-                step: match step {
-                    2 => Step::Directory,
-                    3 => Step::User,
-                    4 => Step::Terminal,
-                    5 => Step::Execute,
-                    _ => Step::Clone,
-                },
-            },
-            (3, status, _) => Said::Exited { status },
-            (4, _, _) => Said::Gone,
-            _ => return None,
-        })
-    }
-}
-
-impl Tell {
-    pub fn to_bytes(self) -> [u8; MESSAGE] {
-        match self {
-            Tell::Signal(signal) => message(1, signal, 0),
-            Tell::Kill => message(2, 0, 0),
-        }
-    }
-}
-
-fn message(kind: i32, a: i32, b: i32) -> [u8; MESSAGE] {
-    let mut out = [0; MESSAGE];
-    out[..4].copy_from_slice(&kind.to_ne_bytes());
-    out[4..8].copy_from_slice(&a.to_ne_bytes());
-    out[8..].copy_from_slice(&b.to_ne_bytes());
-    out
 }
 
 /// Forks a keeper for `launch`. It answers on the other end of `ctl`, and holds `lock` while it lives.
@@ -205,7 +124,10 @@ impl Keeper<'_> {
             }
         }
         // SAFETY: the command has its own copies of these; holding ours would keep its pipes open.
-        unsafe { libc::syscall(libc::SYS_close_range, 0, 2, 0) };
+        unsafe {
+            libc::syscall(libc::SYS_close_range, 0, 2, 0);
+            libc::close(CWD);
+        }
         loop {
             if self.reap() {
                 say(message(4, 0, 0));
@@ -335,18 +257,6 @@ impl Keeper<'_> {
     }
 }
 
-impl Step {
-    fn from_code(code: i32) -> Step {
-        match code {
-            2 => Step::Directory,
-            3 => Step::User,
-            4 => Step::Terminal,
-            5 => Step::Execute,
-            _ => Step::Clone,
-        }
-    }
-}
-
 /// Between clone and execute, in memory shared with the sleeping keeper.
 extern "C" fn child_main(argument: *mut c_void) -> c_int {
     // SAFETY: the keeper passed a `Child` that outlives this function.
@@ -366,7 +276,6 @@ impl Child<'_> {
         // SAFETY: plain system calls; the pointers are to data that outlives them.
         unsafe {
             libc::setsid();
-            libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL, 0, 0, 0);
             if self.launch.tty && libc::ioctl(0, libc::TIOCSCTTY, 0) < 0 {
                 return Err(Step::Terminal);
             }
@@ -381,6 +290,8 @@ impl Child<'_> {
                     return Err(Step::User);
                 }
             }
+            // After the change of user, which would clear it.
+            libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL, 0, 0, 0);
             reset_signals();
         }
         Ok(())

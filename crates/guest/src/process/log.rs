@@ -152,6 +152,11 @@ impl Log {
         self.end += bytes.len() as u64;
     }
 
+    /// Counts bytes that are thrown away: of what is being ended, nobody waits for the rest.
+    pub fn discard(&mut self, bytes: usize) {
+        self.truncated += bytes as u64;
+    }
+
     /// As [`Log::push`], without copying what is large.
     pub fn push_owned(&mut self, stream: OutputStream, bytes: Bytes) {
         if bytes.len() < GATHER / 4 || self.limit.is_some() {

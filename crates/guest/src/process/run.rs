@@ -1,16 +1,16 @@
 //! A process from its start to its end: its output is read, its time is watched, its end is told.
 
 use super::{
-    Input, Process,
-    keeper::{self, Said, Step},
+    Input, Process, keeper,
     launch::{Ends, exec_fault, prepare},
     log::Log,
+    words::{MESSAGE, Said, Step},
 };
 use crate::{
     fault::{Outcome, from_errno, from_io},
     state::Guest,
 };
-use bytes::BytesMut;
+use bytes::{Bytes, BytesMut};
 use rustix::{
     fd::{AsFd, OwnedFd},
     io::Errno,
@@ -52,6 +52,8 @@ pub async fn launch(guest: &Rc<Guest>, start: &StartProcess) -> Outcome<Rc<Proce
     rustix::io::ioctl_fionbio(&theirs, false).map_err(|errno| from_errno("a socket", errno))?;
     let keeper = keeper::fork(&launch, theirs.as_fd(), guest.lock.as_ref().map(AsFd::as_fd))
         .map_err(|error| from_io("a new process", &error))?;
+    guest.processes.keepers.borrow_mut().insert(keeper);
+    let known = Known { guest: guest.clone(), keeper };
     drop((launch, theirs));
     let ctl = crate::poll::watch(ours).map_err(|error| from_io("a socket", &error))?;
     let pid = match listen(&ctl).await {
@@ -84,7 +86,7 @@ pub async fn launch(guest: &Rc<Guest>, start: &StartProcess) -> Outcome<Rc<Proce
     for (stream, source) in pipes.outputs {
         spawn_local(pump(process.clone(), stream, source));
     }
-    spawn_local(supervise(guest.clone(), process.clone(), Limits::of(start)));
+    spawn_local(supervise(known, process.clone(), Limits::of(start)));
     Ok(process)
 }
 
@@ -193,7 +195,8 @@ async fn pump(process: Rc<Process>, stream: OutputStream, source: Source) {
         match source.try_read(&mut buffer, last_look) {
             Ok(0) => break,
             Ok(_) => {
-                process.log.borrow_mut().push_owned(stream, buffer.split().freeze());
+                let bytes = buffer.split().freeze();
+                keep_or_count(&mut process.log.borrow_mut(), stream, bytes);
                 process.changed.notify_waiters();
                 // Others get their turn even where output never ceases.
                 tokio::task::yield_now().await;
@@ -219,11 +222,20 @@ async fn pump(process: Rc<Process>, stream: OutputStream, source: Source) {
     }
 }
 
+/// Where there is no room, the process is being ended: see [`wait_for_room`].
+fn keep_or_count(log: &mut Log, stream: OutputStream, bytes: Bytes) {
+    match log.has_room() {
+        true => log.push_owned(stream, bytes),
+        false => log.discard(bytes.len()),
+    }
+}
+
 fn note_drained(process: &Process) {
     process.drained.set(process.drained.get() + 1);
     process.changed.notify_waiters();
 }
 
+/// Returns when output can be kept, or need not be.
 async fn wait_for_room(process: &Process) {
     loop {
         let room = process.room.notified();
@@ -271,8 +283,21 @@ impl Limits {
     }
 }
 
+/// A keeper that the guest knows, until this is dropped.
+struct Known {
+    guest: Rc<Guest>,
+    keeper: u32,
+}
+
+impl Drop for Known {
+    fn drop(&mut self) {
+        self.guest.processes.keepers.borrow_mut().remove(&self.keeper);
+    }
+}
+
 /// Watches over a process until nothing of it is left.
-async fn supervise(guest: Rc<Guest>, process: Rc<Process>, limits: Limits) {
+async fn supervise(known: Known, process: Rc<Process>, limits: Limits) {
+    let guest = known.guest.clone();
     let mut deadline = limits.deadline;
     let mut polite = true;
     loop {
@@ -296,6 +321,7 @@ async fn supervise(guest: Rc<Guest>, process: Rc<Process>, limits: Limits) {
                 Some(_) => {}
                 None => {
                     // Somebody killed the keeper. Its descendants are the guest's now.
+                    guest.processes.keepers.borrow_mut().remove(&process.keeper);
                     crate::init::end_strays(&guest);
                     break;
                 }
@@ -312,6 +338,7 @@ async fn supervise(guest: Rc<Guest>, process: Rc<Process>, limits: Limits) {
             }
         }
     }
+    drop(known);
     process.gone.set(true);
     process.changed.notify_waiters();
     settle(guest, process).await;
@@ -358,7 +385,7 @@ fn decode(status: Option<i32>) -> (Option<i32>, Option<i32>) {
 
 /// What the keeper says next; none when it is gone.
 async fn listen(ctl: &AsyncFd<OwnedFd>) -> Option<Said> {
-    let mut buffer = [0u8; keeper::MESSAGE];
+    let mut buffer = [0u8; MESSAGE];
     loop {
         let mut ready = ctl.readable().await.ok()?;
         let read = ready.try_io(|fd| {

@@ -59,6 +59,10 @@ impl Folders {
         for dir in [&folders.boxes, &folders.volumes] {
             make_private(dir).map_err(|e| io_error(dir, e))?;
         }
+        // Other users than ours may run in a box: they get through to their own folder, and see no other.
+        for dir in [data.join("local"), folders.volumes.clone()] {
+            fs::set_permissions(&dir, fs::Permissions::from_mode(0o711)).map_err(|e| io_error(&dir, e))?;
+        }
         Ok(folders)
     }
 

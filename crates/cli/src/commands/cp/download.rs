@@ -85,7 +85,7 @@ async fn directory(
         }
         match page.next {
             // The order is part of the promise, and keeps a listing from going round in circles.
-            Some(next) if after.as_ref().is_some_and(|after| next <= *after) => {
+            Some(next) if after.as_ref().is_some_and(|after| !comes_after(&next, after)) => {
                 bail!("the sandbox lists its files in circles: refused")
             }
             Some(next) => after = Some(next),
@@ -96,6 +96,14 @@ async fn directory(
         done??;
     }
     finish(&tree, top, &directories)
+}
+
+/// Whether a path is listed behind another: name by name, so that a directory comes before what is in it
+/// and both before the next name.
+fn comes_after(path: &FileName, other: &FileName) -> bool {
+    let names =
+        |path: &'_ FileName| path.as_bytes().split(|b| *b == b'/').map(<[u8]>::to_vec).collect::<Vec<_>>();
+    names(path) > names(other)
 }
 
 /// One entry of a listing. A directory comes back, to be finished when it is filled.

@@ -46,7 +46,7 @@ impl Progress {
 
     /// Above the bar, so that neither spoils the other.
     pub fn warn(&self, text: &str) {
-        self.bar.suspend(|| crate::output::note(text));
+        self.bar.suspend(|| crate::output::note(crate::output::printable(text)));
     }
 
     pub fn finish(&self) {

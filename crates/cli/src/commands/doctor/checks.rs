@@ -41,7 +41,7 @@ impl Drop for Scratch {
 fn writable(data: &Path) -> Check {
     let name = "data folder";
     let scratch = Scratch::new(data);
-    let written = std::fs::create_dir_all(data).and_then(|()| std::fs::write(&scratch.0, b"x"));
+    let written = private_dir(data).and_then(|()| std::fs::write(&scratch.0, b"x"));
     match written {
         Ok(()) => Check::ok(name, format!("{} can be written", data.display())),
         Err(error) => Check::missing(
@@ -50,6 +50,11 @@ fn writable(data: &Path) -> Check {
             "make it yours (chown), or choose another: --data DIR, SEAWALL_DATA, or `data` in seawall.toml",
         ),
     }
+}
+
+fn private_dir(path: &Path) -> std::io::Result<()> {
+    use std::os::unix::fs::DirBuilderExt;
+    std::fs::DirBuilder::new().recursive(true).mode(0o711).create(path)
 }
 
 fn free_disk(data: &Path) -> Check {
