@@ -65,6 +65,8 @@ pub struct Sweep {
     pub removed: Vec<SandboxId>,
     /// Records whose box is gone.
     pub lost: Vec<SandboxId>,
+    /// Removals that a crash had cut short; their volumes are kept.
+    pub finished: Vec<SandboxId>,
 }
 
 #[derive(Clone)]
@@ -177,7 +179,7 @@ impl Sandboxes {
         match self.inner.records.update(record).await {
             Err(error) if error.kind() == ErrorKind::NotFound => {
                 provider.remove(record.id, Volumes::Keep).await?;
-                Err(Error::conflict(format!("sandbox {} was removed while it was made", record.id)))
+                Err(Error::not_found(format!("sandbox {} was removed while it was made", record.id)))
             }
             other => other,
         }
@@ -350,8 +352,8 @@ impl Sandboxes {
         tunnels::expose(control, port, target).await
     }
 
-    /// Compares boxes with records, both ways: boxes that nobody knows are removed, with their volumes
-    /// kept; records whose box is gone are marked.
+    /// Compares boxes with records, both ways (P8): boxes that nobody knows are removed, with their volumes
+    /// kept; removals that were cut short are finished; records whose box is gone are marked.
     pub async fn sweep(&self) -> Result<Sweep> {
         let mut sweep = Sweep::default();
         for provider in self.inner.providers.all() {
@@ -365,7 +367,11 @@ impl Sandboxes {
             }
         }
         for record in self.inner.records.list().await? {
-            if self.is_lost(&record).await? {
+            if record.state == SandboxState::Stopping {
+                // If somebody is still at it, doing it twice does no harm.
+                self.remove(record.id, Volumes::Keep).await?;
+                sweep.finished.push(record.id);
+            } else if self.is_lost(&record).await? {
                 self.mark_lost(record, &mut sweep).await?;
             }
         }

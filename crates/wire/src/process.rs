@@ -242,6 +242,11 @@ impl Process {
         if let Ok(writer) = Arc::try_unwrap(writer) {
             *self.writer.lock().await = writer.into_inner();
         }
+        // The last acknowledgement may have been lost with the wire, and the process wait for it. If this one
+        // is lost too, the next read notices.
+        if self.acked > 0 {
+            let _ = self.writer.lock().await.send(&Frame::ack(self.acked)).await;
+        }
     }
 }
 

@@ -27,9 +27,10 @@ impl Sandboxes {
         let waiting = streams.len();
         let merged = stream::select_all(streams);
         let this = self.clone();
-        let events = stream::unfold((merged, waiting), move |(mut merged, mut waiting)| {
+        let events = stream::unfold(Some((merged, waiting)), move |state| {
             let this = this.clone();
             async move {
+                let (mut merged, mut waiting) = state?;
                 loop {
                     let event = match merged.next().await? {
                         Ok(BoxEvent::Ready) => {
@@ -48,7 +49,9 @@ impl Sandboxes {
                         },
                         Err(error) => Err(error),
                     };
-                    return Some((event, (merged, waiting)));
+                    // Going on with the other providers would hide that one's changes are missed.
+                    let next = event.is_ok().then_some((merged, waiting));
+                    return Some((event, next));
                 }
             }
         });

@@ -7,8 +7,9 @@ use seawall_api::{
     sandbox::SandboxState,
 };
 use seawall_core::{ExecRequest, testing::Op};
+use seawall_wire::ProcessOutput;
 use std::time::Duration;
-use tokio::time::{Instant, sleep};
+use tokio::time::{Instant, sleep, timeout};
 
 #[tokio::test(start_paused = true)]
 async fn a_slow_provider_is_waited_for_and_holds_up_nobody_else() {
@@ -86,15 +87,41 @@ async fn p1_output_is_whole_after_the_wire_was_cut() {
 async fn p1_with_block_output_of_any_size_is_whole_after_the_wire_was_cut() {
     let world = World::new();
     let id = world.running().await;
-    let body = pattern(4 << 20);
+    let body = pattern(6 << 20);
     world.prints("big", &body);
-    world.faults.cut_after(700 << 10);
+    world.faults.cut_after(2 << 20);
     let start = StartProcess { when_full: WhenFull::Block, ..StartProcess::new(["big"]) };
     let mut process = within(world.sandboxes.spawn(id, start)).await.unwrap();
     let told = to_the_end(&mut process).await;
     assert!(told.reconnects > 1, "{} wires were cut", told.reconnects);
     assert_eq!((told.gaps.len(), told.bytes.len()), (0, body.len()));
     assert!(told.bytes == body, "the same length, other bytes");
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_acknowledgement_that_was_lost_with_its_wire_is_made_again() {
+    let world = World::new();
+    let id = world.running().await;
+    let body = pattern(3 << 19);
+    world.prints("big", &body);
+    let start = StartProcess { when_full: WhenFull::Block, ..StartProcess::new(["big"]) };
+    let mut process = world.sandboxes.spawn(id, start).await.unwrap();
+    process.set_manual_ack(true);
+    let mut seen = Vec::new();
+    // All that it may print before the first acknowledgement.
+    while let Ok(output) = timeout(Duration::from_secs(60), process.next()).await {
+        match output.unwrap() {
+            ProcessOutput::Data { bytes, .. } => seen.extend_from_slice(&bytes),
+            other => panic!("{other:?} before anything was acknowledged"),
+        }
+    }
+    world.sandboxes.guest(id).await.unwrap().disconnect().await;
+    let offset = process.offset();
+    // Whether it knows already that the wire is gone or not: nobody hears this.
+    let _ = process.ack(offset).await;
+    let told = to_the_end(&mut process).await;
+    seen.extend_from_slice(&told.bytes);
+    assert!(told.reconnects > 0 && seen == body, "{} bytes, and others", seen.len());
 }
 
 #[tokio::test(start_paused = true)]

@@ -24,7 +24,7 @@ async fn p8_orphans_are_removed_and_their_volumes_kept() {
     world.put(orphan, "a.txt", "kept").await;
     world.records.remove(orphan).await.unwrap();
     let sweep = world.sandboxes.sweep().await.unwrap();
-    assert_eq!(sweep, Sweep { removed: vec![orphan], lost: vec![] });
+    assert_eq!(sweep, Sweep { removed: vec![orphan], lost: vec![], finished: vec![] });
     assert_eq!(world.boxes().await, 1);
     assert_eq!(world.state(ours).await, SandboxState::Running);
     world.sandboxes.create(new(orphan)).await.unwrap();
@@ -54,7 +54,7 @@ async fn p8_records_whose_box_is_gone_are_marked_once() {
     world.mock.remove(id, Volumes::Keep).await.unwrap();
     assert_eq!(world.recorded(id).await.unwrap().state, SandboxState::Running);
     let sweep = world.sandboxes.sweep().await.unwrap();
-    assert_eq!(sweep, Sweep { removed: vec![], lost: vec![id] });
+    assert_eq!(sweep, Sweep { removed: vec![], lost: vec![id], finished: vec![] });
     let record = world.recorded(id).await.unwrap();
     assert_eq!((record.state, record.reason), (SandboxState::Lost, Some(EndReason::Lost)));
     assert_eq!(world.sandboxes.sweep().await.unwrap(), Sweep::default());
@@ -71,7 +71,10 @@ async fn p8_a_box_in_the_making_has_its_time() {
         assert_eq!(world.state(id).await, SandboxState::Creating);
     }
     world.clock.advance(Duration::from_secs(1));
-    assert_eq!(world.sandboxes.sweep().await.unwrap(), Sweep { removed: vec![], lost: vec![id] });
+    assert_eq!(
+        world.sandboxes.sweep().await.unwrap(),
+        Sweep { removed: vec![], lost: vec![id], finished: vec![] }
+    );
     assert_eq!(world.state(id).await, SandboxState::Lost);
     // What a crash left in the making can be started after all.
     assert_eq!(world.sandboxes.start(id).await.unwrap().state, SandboxState::Running);
