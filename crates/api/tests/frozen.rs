@@ -7,7 +7,7 @@
 //! SEAWALL_FREEZE=1 cargo test -p seawall-api --test frozen
 //! ```
 
-#![allow(clippy::unwrap_used)] // Helpers beside the tests are tests too.
+#![allow(clippy::unwrap_used, clippy::expect_used)] // Helpers beside the tests are tests too.
 
 #[path = "frozen/forward.rs"]
 mod forward;

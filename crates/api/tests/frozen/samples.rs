@@ -372,6 +372,6 @@ fn frames(samples: &mut Samples) {
     ];
     for (name, frame) in bare {
         let (kind, bytes) = (frame.kind, frame.to_bytes());
-        samples.plain(name, kind, bytes, Box::new(move |got| same(&got, &frame)));
+        samples.plain(name, kind, bytes, Box::new(move |got: Frame| same(&got, &frame)));
     }
 }

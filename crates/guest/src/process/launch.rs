@@ -132,11 +132,11 @@ fn candidates(program: &str, env: &Environment) -> Outcome<Vec<CString>> {
         let dir = if dir.is_empty() { b"." } else { dir };
         c_string(&[dir, b"/", program.as_bytes()].concat())
     };
-    let all: Vec<CString> = path.as_bytes().split(|b| *b == b':').map(in_dir).collect::<Outcome<_>>()?;
-    // Asking whether it is there costs a tenth of trying to execute it.
+    // Asking whether it is there costs a tenth of trying to execute it, and a directory that may not be
+    // searched has nothing to offer, as for a shell.
     let present = |candidate: &CString| rustix::fs::access(candidate, Access::EXISTS).is_ok();
-    let there: Vec<CString> = all.iter().filter(|candidate| present(candidate)).cloned().collect();
-    Ok(if there.is_empty() { all } else { there })
+    let all: Vec<CString> = path.as_bytes().split(|b| *b == b':').map(in_dir).collect::<Outcome<_>>()?;
+    Ok(all.into_iter().filter(present).collect())
 }
 
 fn directory(guest: &Guest, start: &StartProcess) -> Outcome<OwnedFd> {

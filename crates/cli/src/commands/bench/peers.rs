@@ -8,6 +8,7 @@ use anyhow::{Context, Result, ensure};
 use std::{
     fs::File,
     io::{Read, Write},
+    os::unix::net::UnixStream,
     path::Path,
     process::{Command, Stdio},
     time::Instant,
@@ -49,10 +50,10 @@ pub fn pipe() -> Result<f64> {
     Ok(result)
 }
 
-/// MB/s of writing a file, and of reading it back, to and from the page cache.
+/// MB/s of writing a file to the page cache, and of reading it through a plain socket.
 pub fn file(dir: &Path) -> Result<(f64, f64)> {
     let path = dir.join("peer.bin");
-    let mut chunk = vec![0x5a; CHUNK];
+    let chunk = vec![0x5a; CHUNK];
     let begun = Instant::now();
     let mut file = File::create(&path)?;
     for _ in 0..CHUNKS {
@@ -60,12 +61,28 @@ pub fn file(dir: &Path) -> Result<(f64, f64)> {
     }
     let written = speed(CHUNK * CHUNKS, begun);
     drop(file);
-    let begun = Instant::now();
-    let mut file = File::open(&path)?;
-    for _ in 0..CHUNKS {
-        file.read_exact(&mut chunk)?;
-    }
-    let read = speed(CHUNK * CHUNKS, begun);
+    let read = through_a_socket(&path);
     std::fs::remove_file(&path)?;
-    Ok((written, read))
+    Ok((written, read?))
+}
+
+fn through_a_socket(path: &Path) -> Result<f64> {
+    let (mut near, mut far) = UnixStream::pair()?;
+    let mut file = File::open(path)?;
+    let begun = Instant::now();
+    let sender = std::thread::spawn(move || -> std::io::Result<()> {
+        let mut buffer = vec![0; CHUNK];
+        while let n @ 1.. = file.read(&mut buffer)? {
+            far.write_all(&buffer[..n])?;
+        }
+        Ok(())
+    });
+    let (mut buffer, mut count) = (vec![0; CHUNK], 0);
+    while let n @ 1.. = near.read(&mut buffer)? {
+        count += n;
+    }
+    let result = speed(count, begun);
+    ensure!(sender.join().is_ok_and(|sent| sent.is_ok()), "the sender failed");
+    ensure!(count == CHUNK * CHUNKS, "1 GiB is there, and {count} bytes came");
+    Ok(result)
 }
