@@ -1,6 +1,6 @@
 //! A command run to its end, with its output gathered (P5).
 
-use crate::Result;
+use crate::{Error, Result};
 use bytes::Bytes;
 use seawall_api::exec::{ExitStatus, OutputStream, StartProcess};
 use seawall_wire::{Guest, Process, ProcessOutput};
@@ -40,15 +40,27 @@ pub(crate) async fn run(guest: &Guest, request: ExecRequest) -> Result<ExecOutpu
     let start = StartProcess { stdin: request.stdin.is_some(), ..request.start };
     let mut process = guest.start(start).await?;
     let input = process.input();
+    let id = process.id();
     let feed = async {
-        if let Some(bytes) = request.stdin {
-            // A command may end without reading all of it; that is its right.
-            let _ = input.write(&bytes).await;
-            let _ = input.close().await;
+        let Some(bytes) = request.stdin else { return Ok(()) };
+        // A command may end without reading all of it; the guest throws the rest away.
+        input.write(&bytes).await?;
+        input.close().await
+    };
+    let output = gather(&mut process, request.max_output);
+    tokio::pin!(output, feed);
+    let (status, stdout, stderr) = tokio::select! {
+        gathered = &mut output => gathered?,
+        fed = &mut feed => {
+            if let Err(error) = fed {
+                // Half of its input must not pass for the whole.
+                guest.kill(id).await?;
+                return Err(Error::unavailable("the input did not arrive whole, so the command was ended")
+                    .with_source(error));
+            }
+            output.await?
         }
     };
-    let (gathered, ()) = tokio::join!(gather(&mut process, request.max_output), feed);
-    let (status, stdout, stderr) = gathered?;
     Ok(ExecOutput {
         status,
         stdout: stdout.kept,

@@ -3,6 +3,8 @@
 //! Invariant: intent first. A record exists before its box is made and until its box is gone, so a crash
 //! at any point leaves something to clean up, never a box that nobody knows.
 
+mod check;
+mod sweep;
 mod watch;
 
 use crate::{
@@ -29,10 +31,8 @@ use std::{
     time::Duration,
 };
 
+pub use sweep::Sweep;
 pub use watch::SandboxEvent;
-
-/// A box that is still being made after this long was left behind by a crash.
-const CREATING_PATIENCE: Duration = Duration::from_secs(300);
 
 /// What a new sandbox shall be.
 #[derive(Debug, Clone, Default)]
@@ -56,17 +56,6 @@ pub struct Inspection {
     pub capabilities: Capabilities,
     pub guest: Option<GuestInfo>,
     pub processes: Vec<ProcessInfo>,
-}
-
-/// What a sweep did.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
-pub struct Sweep {
-    /// Boxes that nobody knew; their volumes are kept.
-    pub removed: Vec<SandboxId>,
-    /// Records whose box is gone.
-    pub lost: Vec<SandboxId>,
-    /// Removals that a crash had cut short; their volumes are kept.
-    pub finished: Vec<SandboxId>,
 }
 
 #[derive(Clone)]
@@ -115,8 +104,8 @@ impl Sandboxes {
 
     /// Makes a sandbox and starts nothing. Asking twice for one id with the same spec is asking once.
     pub async fn create(&self, new: NewSandbox) -> Result<SandboxInfo> {
-        check_name(new.name.as_deref())?;
-        check_spec(&new.spec)?;
+        check::name(new.name.as_deref())?;
+        check::spec(&new.spec)?;
         let provider = match &new.provider {
             Some(name) => self.inner.providers.get(name)?,
             None => self.inner.providers.get(self.inner.providers.default_name())?,
@@ -131,6 +120,7 @@ impl Sandboxes {
             spec: new.spec,
             created_at: self.inner.clock.now(),
             started_at: None,
+            removing: None,
         };
         let mut ours = true;
         match self.inner.records.insert(&record).await {
@@ -234,10 +224,22 @@ impl Sandboxes {
     pub async fn list(&self) -> Result<Vec<SandboxInfo>> {
         let records = self.inner.records.list().await?;
         let mut boxes: HashMap<SandboxId, BoxInfo> = HashMap::new();
+        let mut silent = Vec::new();
         for provider in self.inner.providers.all() {
-            boxes.extend(provider.list().await?.into_iter().map(|found| (found.id, found)));
+            match provider.list().await {
+                Ok(found) => boxes.extend(found.into_iter().map(|found| (found.id, found))),
+                Err(error) => {
+                    // The others' sandboxes are still worth seeing; of these the last known state is.
+                    tracing::warn!(provider = provider.name(), error = %error.chain(), "a provider does not answer");
+                    silent.push(provider.name());
+                }
+            }
         }
-        Ok(records.iter().map(|record| info(record, boxes.get(&record.id))).collect())
+        let seen = |record: &Record| match silent.contains(&record.provider.as_str()) {
+            true => as_recorded(record),
+            false => info(record, boxes.get(&record.id)),
+        };
+        Ok(records.iter().map(seen).collect())
     }
 
     pub async fn inspect(&self, id: SandboxId) -> Result<Inspection> {
@@ -306,6 +308,7 @@ impl Sandboxes {
         let provider = self.inner.providers.get(&record.provider)?;
         record.state = SandboxState::Stopping;
         record.reason = Some(EndReason::Terminated);
+        record.removing = Some(volumes);
         self.inner.records.update(&record).await?;
         self.forget_guest(id).await;
         provider.remove(id, volumes).await?;
@@ -352,55 +355,6 @@ impl Sandboxes {
         tunnels::expose(control, port, target).await
     }
 
-    /// Compares boxes with records, both ways (P8): boxes that nobody knows are removed, with their volumes
-    /// kept; removals that were cut short are finished; records whose box is gone are marked.
-    pub async fn sweep(&self) -> Result<Sweep> {
-        let mut sweep = Sweep::default();
-        for provider in self.inner.providers.all() {
-            // Boxes first: a record precedes its box, so a box without one is nobody's.
-            for found in provider.list().await? {
-                if self.inner.records.get(found.id).await?.is_none() {
-                    tracing::warn!(sandbox = %found.id, provider = provider.name(), "removing a box without a record");
-                    provider.remove(found.id, Volumes::Keep).await?;
-                    sweep.removed.push(found.id);
-                }
-            }
-        }
-        for record in self.inner.records.list().await? {
-            if record.state == SandboxState::Stopping {
-                // If somebody is still at it, doing it twice does no harm.
-                self.remove(record.id, Volumes::Keep).await?;
-                sweep.finished.push(record.id);
-            } else if self.is_lost(&record).await? {
-                self.mark_lost(record, &mut sweep).await?;
-            }
-        }
-        Ok(sweep)
-    }
-
-    async fn is_lost(&self, record: &Record) -> Result<bool> {
-        let age = self.inner.clock.now().duration_since(record.created_at);
-        let in_the_making = record.state == SandboxState::Creating && age.unsigned_abs() < CREATING_PATIENCE;
-        let over =
-            matches!(record.state, SandboxState::Lost | SandboxState::Terminated | SandboxState::Failed);
-        Ok(!in_the_making && !over && self.find_box(record).await?.is_none())
-    }
-
-    async fn mark_lost(&self, mut record: Record, sweep: &mut Sweep) -> Result<()> {
-        tracing::warn!(sandbox = %record.id, state = %record.state, "a sandbox's box is gone");
-        record.state = SandboxState::Lost;
-        record.reason = Some(EndReason::Lost);
-        match self.inner.records.update(&record).await {
-            // Removed meanwhile: no loss.
-            Err(error) if error.kind() == ErrorKind::NotFound => Ok(()),
-            Err(error) => Err(error),
-            Ok(()) => {
-                sweep.lost.push(record.id);
-                Ok(())
-            }
-        }
-    }
-
     async fn record(&self, id: SandboxId) -> Result<Record> {
         self.inner.records.get(id).await?.ok_or_else(|| {
             Error::not_found(format!("there is no sandbox {id}; `seawall ls` lists those that are there"))
@@ -437,12 +391,16 @@ impl Sandboxes {
 
 fn info(record: &Record, found: Option<&BoxInfo>) -> SandboxInfo {
     let (state, reason) = lifecycle::reconcile(record.state, record.reason.as_ref(), found);
+    SandboxInfo { state, reason, ..as_recorded(record) }
+}
+
+fn as_recorded(record: &Record) -> SandboxInfo {
     SandboxInfo {
         id: record.id,
         name: record.name.clone(),
         provider: record.provider.clone(),
-        state,
-        reason,
+        state: record.state,
+        reason: record.reason.clone(),
         spec: record.spec.clone(),
         created_at: record.created_at,
         started_at: record.started_at,
@@ -456,41 +414,4 @@ fn refused(id: SandboxId, state: SandboxState, why: &str) -> Error {
         _ => ErrorKind::Stopped,
     };
     Error::new(kind, format!("sandbox {id} is {state}: {why}"))
-}
-
-/// Names are for people to type: lower case, short, and never mistaken for an id.
-fn check_name(name: Option<&str>) -> Result<()> {
-    let Some(name) = name else { return Ok(()) };
-    let tame = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || matches!(c, '-' | '_' | '.');
-    let good = (1..=63).contains(&name.len())
-        && name.starts_with(|c: char| c.is_ascii_lowercase() || c.is_ascii_digit())
-        && name.chars().all(tame)
-        && name.parse::<SandboxId>().is_err();
-    match good {
-        true => Ok(()),
-        false => Err(Error::invalid(format!(
-            "`{name}` cannot be a name: use 1 to 63 of a-z 0-9 - _ . and begin with a letter or digit"
-        ))),
-    }
-}
-
-fn check_spec(spec: &SandboxSpec) -> Result<()> {
-    if let Some(key) = spec.labels.keys().find(|key| key.is_empty() || key.starts_with("seawall.")) {
-        return Err(Error::invalid(format!(
-            "`{key}` cannot be a label: `seawall.` is ours, and empty is nothing"
-        )));
-    }
-    let odd = |key: &&String| key.is_empty() || key.contains(['=', '\0']);
-    if let Some(key) = spec.env.keys().find(odd) {
-        return Err(Error::invalid(format!("`{key}` cannot be the name of an environment variable")));
-    }
-    if spec.env.values().any(|value| value.contains('\0')) {
-        return Err(Error::invalid("an environment variable cannot contain a zero byte"));
-    }
-    let limits = &spec.limits;
-    let whole = [limits.memory_mb, limits.disk_mb, limits.max_processes];
-    if whole.contains(&Some(0)) || limits.cpus.is_some_and(|cpus| !cpus.is_finite() || cpus <= 0.0) {
-        return Err(Error::invalid("a limit must be more than zero"));
-    }
-    Ok(())
 }

@@ -61,6 +61,7 @@ pub struct Process {
     input: Arc<Mutex<Option<Framed>>>,
     attach: Attach,
     acked: u64,
+    has_acked: bool,
     manual_ack: bool,
     ended: Option<ProcessOutput>,
     /// New wires since the last byte. A guest that takes every attach and says nothing is not waited for.
@@ -109,6 +110,7 @@ impl Process {
             input: Arc::new(Mutex::new(None)),
             attach,
             acked: attach.from,
+            has_acked: false,
             manual_ack: false,
             ended: None,
             fruitless: 0,
@@ -142,6 +144,7 @@ impl Process {
     /// Everything before `offset` is safe here; the guest may forget it.
     pub async fn ack(&mut self, offset: u64) -> Result<()> {
         self.acked = offset;
+        self.has_acked = true;
         self.writer.lock().await.send(&Frame::ack(offset)).await
     }
 
@@ -244,7 +247,7 @@ impl Process {
         }
         // The last acknowledgement may have been lost with the wire, and the process wait for it. If this one
         // is lost too, the next read notices.
-        if self.acked > 0 {
+        if self.has_acked {
             let _ = self.writer.lock().await.send(&Frame::ack(self.acked)).await;
         }
     }

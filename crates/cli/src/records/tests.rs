@@ -15,6 +15,7 @@ fn record(name: Option<&str>) -> Record {
         spec: SandboxSpec::default(),
         created_at: Timestamp::now(),
         started_at: None,
+        removing: None,
     }
 }
 

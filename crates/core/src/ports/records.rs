@@ -3,6 +3,7 @@
 //! A record is written before its box is made and goes after the box is gone, so that a crash leaves
 //! something to clean up, never a box that nobody knows. What a call has returned is durable.
 
+use super::Volumes;
 use crate::Result;
 use async_trait::async_trait;
 use jiff::Timestamp;
@@ -26,6 +27,9 @@ pub struct Record {
     pub created_at: Timestamp,
     #[serde(default)]
     pub started_at: Option<Timestamp>,
+    /// It is being removed, and this becomes of its volume.
+    #[serde(default)]
+    pub removing: Option<Volumes>,
 }
 
 #[async_trait]

@@ -1,6 +1,7 @@
 //! A provider that dawdles, refuses and cuts its connections.
 
 use crate::world::{World, error, pattern, to_the_end, within};
+use bytes::Bytes;
 use seawall_api::{
     ErrorKind,
     exec::{StartProcess, WhenFull},
@@ -134,6 +135,20 @@ async fn p5_exec_is_whole_though_the_wire_was_cut() {
     let output = world.exec(id, ["big"]).await;
     assert!(output.stdout == body, "{} bytes, and others", output.stdout.len());
     assert_eq!((output.stdout_truncated, output.status.code), (0, Some(0)));
+}
+
+#[tokio::test(start_paused = true)]
+async fn p5_half_of_a_stdin_is_never_taken_for_the_whole() {
+    let world = World::new();
+    let id = world.running().await;
+    let body = pattern(700_000);
+    let mut request = ExecRequest::new(["cat"]);
+    request.stdin = Some(Bytes::from(body.clone()));
+    world.faults.cut_after(200 << 10);
+    // Whole, or an error: a command that was told "that is all" too early believes it.
+    if let Ok(output) = within(world.sandboxes.exec(id, request)).await {
+        assert!(output.stdout == body, "{} bytes of {}", output.stdout.len(), body.len());
+    }
 }
 
 #[tokio::test(start_paused = true)]

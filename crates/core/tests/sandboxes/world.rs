@@ -82,6 +82,7 @@ impl World {
             spec: SandboxSpec::default(),
             created_at: self.clock.now(),
             started_at: None,
+            removing: None,
         };
         self.records.insert(&record).await.unwrap();
         record.id
