@@ -19,6 +19,7 @@ pub struct App {
 impl App {
     pub fn open(settings: Settings, json: bool) -> Result<App> {
         let data = &settings.data;
+        make_data(data).with_context(|| unusable(data))?;
         let records = FileRecords::open(data).with_context(|| unusable(data))?;
         let local = LocalProvider::open(data).with_context(|| unusable(data))?;
         // `mock` is for tests and is not offered here.
@@ -27,6 +28,12 @@ impl App {
         let sandboxes = Sandboxes::new(providers, Arc::new(records), Arc::new(SystemClock));
         Ok(App { settings, sandboxes, json })
     }
+}
+
+/// Others get through to what is theirs and list nothing; what is in it protects itself.
+fn make_data(data: &std::path::Path) -> std::io::Result<()> {
+    use std::os::unix::fs::DirBuilderExt;
+    std::fs::DirBuilder::new().recursive(true).mode(0o711).create(data)
 }
 
 fn unusable(data: &std::path::Path) -> String {

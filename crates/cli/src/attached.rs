@@ -7,10 +7,16 @@ use crate::{
     terminal::{self, RawMode},
 };
 use anyhow::{Context, Result};
-use seawall_api::exec::{ExitStatus, OutputStream};
+use seawall_api::{
+    ProcessId,
+    exec::{ExitStatus, OutputStream},
+};
 use seawall_wire::{Guest, Process, ProcessInput, ProcessOutput};
-use std::convert::Infallible;
+use std::{convert::Infallible, time::Duration};
 use tokio::io::{AsyncWrite, AsyncWriteExt};
+
+/// How long the last word to a process may take.
+const FAREWELL: Duration = Duration::from_secs(3);
 
 /// How we are attached.
 #[derive(Debug, Clone, Copy)]
@@ -59,10 +65,10 @@ async fn stay_until_end(
     let input = process.input();
     let id = process.id();
     tokio::select! {
-        ended = show(&mut process, &input) => ended,
+        ended = show(&mut process, guest) => ended,
         left = async {
             if how.tty {
-                leave_on_signal(&input, signals).await
+                leave_on_signal(guest, id, signals).await
             } else {
                 pass_signals(guest, id, &input, how.leave_on_terminate, signals).await
             }
@@ -72,7 +78,7 @@ async fn stay_until_end(
     }
 }
 
-async fn show(process: &mut Process, input: &ProcessInput) -> Result<Ended> {
+async fn show(process: &mut Process, guest: &Guest) -> Result<Ended> {
     let (mut stdout, mut stderr) = (tokio::io::stdout(), tokio::io::stderr());
     let mut lost = 0;
     loop {
@@ -92,7 +98,7 @@ async fn show(process: &mut Process, input: &ProcessInput) -> Result<Ended> {
             Ok(()) => {}
             Err(error) if error.is::<Closed>() => {
                 // What the kernel would tell it, were it on our side of the pipe.
-                let _ = input.signal(SIGPIPE).await;
+                tell(guest, process.id(), SIGPIPE).await;
                 return Ok(Ended::Left(exit::by_signal(SIGPIPE)));
             }
             Err(error) => return Err(error),
@@ -110,7 +116,7 @@ pub async fn print(to: &mut (impl AsyncWrite + Unpin), bytes: &[u8]) -> Result<(
 /// is told; the second time it is ended with all its descendants, the third time we leave.
 async fn pass_signals(
     guest: &Guest,
-    process: seawall_api::ProcessId,
+    process: ProcessId,
     input: &ProcessInput,
     leave_on_terminate: bool,
     signals: &mut Signals,
@@ -136,10 +142,19 @@ async fn pass_signals(
 }
 
 /// In raw mode keys are the process's; a signal comes from elsewhere and means that the terminal goes.
-async fn leave_on_signal(input: &ProcessInput, signals: &mut Signals) -> i32 {
+async fn leave_on_signal(guest: &Guest, process: ProcessId, signals: &mut Signals) -> i32 {
     let signal = signals.next().await;
-    let _ = input.signal(SIGHUP).await;
+    tell(guest, process, SIGHUP).await;
     exit::by_signal(signal)
+}
+
+/// A signal that has arrived when this returns, since we are about to go.
+async fn tell(guest: &Guest, process: ProcessId, signal: i32) {
+    match tokio::time::timeout(FAREWELL, guest.signal(process, signal)).await {
+        Ok(Ok(())) => {}
+        Ok(Err(error)) => tracing::warn!("the signal did not reach the process: {error}"),
+        Err(_) => tracing::warn!("the signal did not reach the process in time"),
+    }
 }
 
 async fn feed(input: &ProcessInput, wanted: bool) -> Infallible {

@@ -88,7 +88,7 @@ pub fn report(error: &anyhow::Error, json: bool) {
         let report = serde_json::json!({ "error": { "kind": kind, "message": message_of(error) } });
         output::error_line(&report);
     } else {
-        output::note(output::printable(&message_of(error)));
+        output::note(output::printable_lines(&message_of(error)));
     }
 }
 

@@ -16,6 +16,7 @@ mod terminal;
 
 use args::Cli;
 use clap::Parser;
+use std::io::IsTerminal;
 use std::{process::ExitCode, time::Duration};
 use tracing_subscriber::EnvFilter;
 
@@ -47,6 +48,7 @@ fn start_log() {
     tracing_subscriber::fmt()
         .with_env_filter(filter)
         .with_writer(std::io::stderr)
+        .with_ansi(std::io::stderr().is_terminal())
         .with_target(false)
         .without_time()
         .init();

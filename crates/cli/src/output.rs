@@ -7,6 +7,9 @@ use std::{
     io::{self, Write},
 };
 
+/// The longest cell of a table, in characters.
+const MAX_CELL: usize = 200;
+
 /// Whoever read our output has gone, as `head` does. Not worth a word.
 #[derive(Debug)]
 pub struct Closed;
@@ -40,6 +43,11 @@ pub fn json(value: &impl Serialize) -> Result<()> {
     line(serde_json::to_string_pretty(value)?)
 }
 
+/// One line an object, where several may come: programs read them one by one.
+pub fn json_line(value: &impl Serialize) -> Result<()> {
+    line(serde_json::to_string(value)?)
+}
+
 /// To stderr, best effort: a note that cannot be shown is no reason to fail.
 pub fn note(text: impl Display) {
     error_line(&format_args!("seawall: {text}"));
@@ -61,7 +69,7 @@ impl Table {
     }
 
     pub fn row(&mut self, cells: Vec<String>) {
-        self.rows.push(cells.iter().map(|cell| printable(cell)).collect());
+        self.rows.push(cells.iter().map(|cell| shortened(&printable(cell))).collect());
     }
 
     pub fn print(&self) -> Result<()> {
@@ -85,9 +93,22 @@ impl Table {
     }
 }
 
+/// A cell is for people to look at; `--json` has the whole.
+fn shortened(cell: &str) -> String {
+    match cell.char_indices().nth(MAX_CELL) {
+        Some((at, _)) => format!("{}…", &cell[..at]),
+        None => cell.to_owned(),
+    }
+}
+
 /// Names come from inside sandboxes: no control character of theirs reaches a terminal.
 pub fn printable(text: &str) -> String {
     text.chars().map(|c| if c.is_control() { '?' } else { c }).collect()
+}
+
+/// As [`printable`], for texts of several lines.
+pub fn printable_lines(text: &str) -> String {
+    text.chars().map(|c| if c.is_control() && c != '\n' { '?' } else { c }).collect()
 }
 
 #[cfg(test)]
@@ -100,6 +121,13 @@ mod tests {
         table.row(vec!["abcdef".into(), "running".into()]);
         table.row(vec!["x".into(), String::new()]);
         assert_eq!(table.render(), "ID      STATE\nabcdef  running\nx\n");
+    }
+
+    #[test]
+    fn a_cell_is_never_too_long() {
+        let mut table = Table::new(&["COMMAND", "X"]);
+        table.row(vec!["ü".repeat(70_000), "x".into()]);
+        assert!(table.render().lines().all(|line| line.chars().count() < MAX_CELL + 10));
     }
 
     #[test]

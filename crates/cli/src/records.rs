@@ -191,8 +191,13 @@ impl Folder {
         let mut options = OpenOptions::new();
         let file = options.create(true).truncate(true).write(true).mode(0o600).open(&beside);
         let mut file = file.map_err(failed("make", &beside))?;
-        file.write_all(body).and_then(|()| file.sync_all()).map_err(failed("write", &beside))?;
-        std::fs::rename(&beside, path).map_err(failed("replace", path))?;
+        let written = file.write_all(body).and_then(|()| file.sync_all());
+        let moved = written.and_then(|()| std::fs::rename(&beside, path));
+        moved.map_err(|error| {
+            // What could not be finished must not take the space that is missing.
+            let _ = std::fs::remove_file(&beside);
+            failed("write", path)(error)
+        })?;
         self.sync()
     }
 

@@ -200,17 +200,22 @@ impl Sandboxes {
 
     /// By id, by name, or by the beginning of an id that only one has.
     pub async fn find(&self, reference: &str) -> Result<SandboxInfo> {
+        self.get(self.resolve(reference).await?).await
+    }
+
+    /// As [`Sandboxes::find`], without a look at the sandbox, which may be damaged. A whole id is believed.
+    pub async fn resolve(&self, reference: &str) -> Result<SandboxId> {
         if let Ok(id) = reference.parse() {
-            return self.get(id).await;
+            return Ok(id);
         }
         let records = self.inner.records.list().await?;
         if let Some(record) = records.iter().find(|record| record.name.as_deref() == Some(reference)) {
-            return self.get(record.id).await;
+            return Ok(record.id);
         }
         let wanted = reference.to_ascii_lowercase();
         let mut matching = records.iter().filter(|record| record.id.to_string().starts_with(&wanted));
         match (matching.next(), matching.next()) {
-            (Some(record), None) if wanted.len() >= 4 => self.get(record.id).await,
+            (Some(record), None) if wanted.len() >= 4 => Ok(record.id),
             (Some(_), Some(_)) => Err(Error::invalid(format!(
                 "several sandboxes begin with `{reference}`; give more of the id"
             ))),
@@ -278,7 +283,7 @@ impl Sandboxes {
         record.state = SandboxState::Running;
         record.reason = None;
         record.started_at = Some(self.inner.clock.now());
-        self.inner.records.update(&record).await?;
+        self.note(&record).await;
         tracing::info!(sandbox = %id, provider = provider.name(), "sandbox started");
         Ok(info(&record, Some(&found)))
     }
@@ -296,7 +301,7 @@ impl Sandboxes {
         provider.stop(id, grace).await?;
         record.state = SandboxState::Stopped;
         record.reason = Some(EndReason::Stopped);
-        self.inner.records.update(&record).await?;
+        self.note(&record).await;
         tracing::info!(sandbox = %id, "sandbox stopped");
         let found = self.find_box(&record).await?;
         Ok(info(&record, found.as_ref()))
@@ -309,12 +314,33 @@ impl Sandboxes {
         record.state = SandboxState::Stopping;
         record.reason = Some(EndReason::Terminated);
         record.removing = Some(volumes);
-        self.inner.records.update(&record).await?;
+        if let Err(error) = self.inner.records.update(&record).await {
+            // A full disk must not keep anybody from removing what fills it.
+            tracing::warn!(sandbox = %id, error = %error.chain(), "a removal could not be recorded beforehand");
+        }
         self.forget_guest(id).await;
         provider.remove(id, volumes).await?;
         self.inner.records.remove(id).await?;
         tracing::info!(sandbox = %id, ?volumes, "sandbox removed");
         Ok(())
+    }
+
+    /// Removes whatever there is under an id, also where its record or its box is damaged.
+    pub async fn purge(&self, id: SandboxId, volumes: Volumes) -> Result<()> {
+        self.forget_guest(id).await;
+        for provider in self.inner.providers.all() {
+            provider.remove(id, volumes).await?;
+        }
+        self.inner.records.remove(id).await?;
+        tracing::info!(sandbox = %id, ?volumes, "sandbox purged");
+        Ok(())
+    }
+
+    /// The box has changed already, and it is the truth: a record that lags behind is told of, no more.
+    async fn note(&self, record: &Record) {
+        if let Err(error) = self.inner.records.update(record).await {
+            tracing::warn!(sandbox = %record.id, error = %error.chain(), "a change could not be recorded");
+        }
     }
 
     /// The client of a running sandbox's guest.

@@ -12,7 +12,10 @@ pub mod words;
 
 use crate::{fault::Outcome, state::Guest};
 use log::Log;
-use rustix::fd::OwnedFd;
+use rustix::{
+    fd::OwnedFd,
+    process::{Pid, Signal},
+};
 use seawall_api::{
     ErrorKind, Fault, ProcessId,
     exec::{ExitReason, ExitStatus, ProcessInfo, StartProcess, TtySize},
@@ -22,17 +25,22 @@ use std::{
     collections::{HashMap, HashSet},
     os::fd::AsFd,
     rc::Rc,
+    time::Duration,
 };
 use tokio::{
     io::unix::AsyncFd,
     net::unix::pipe,
     sync::{Mutex, Notify},
+    task::spawn_local,
+    time::timeout,
 };
 use words::Tell;
 
 /// Ended processes that are remembered, and what their output may cost in all.
 const REMEMBERED: usize = 128;
 const REMEMBERED_BYTES: usize = 16 << 20;
+/// How long a keeper may take to end what it keeps.
+const KEEPER_PATIENCE: Duration = Duration::from_secs(5);
 /// Processes that run at the same time; the guest's descriptors and memory are not endless.
 const MAX_RUNNING: usize = 256;
 
@@ -78,6 +86,8 @@ pub struct Process {
     streams: usize,
     /// No descendant is left.
     gone: Cell<bool>,
+    /// Somebody sees to it that its keeper ends.
+    watched: Cell<bool>,
     status: RefCell<Option<ExitStatus>>,
 }
 
@@ -188,13 +198,26 @@ impl Process {
     }
 
     /// Begins to end the command and everything that came from it.
-    pub fn kill(&self, reason: ExitReason) {
+    pub fn kill(self: &Rc<Self>, reason: ExitReason) {
         if self.ending.get().is_none() && self.exited.get().is_none() {
             self.ending.set(Some(reason));
         }
         self.tell(Tell::Kill);
+        // A command may have stopped its keeper.
+        self.signal_keeper(Signal::CONT);
         // What is not read any more must not keep its end from being told.
         self.room.notify_waiters();
+        if !self.watched.replace(true) {
+            spawn_local(end_keeper_in_time(self.clone()));
+        }
+    }
+
+    /// A keeper that was not reaped keeps its number; one that is gone is not signalled.
+    fn signal_keeper(&self, signal: Signal) {
+        if let Some(pid) = Pid::from_raw(self.keeper.cast_signed()).filter(|_| !self.gone.get()) {
+            // It may have ended just now.
+            let _ = rustix::process::kill_process(pid, signal);
+        }
     }
 
     /// Returns when no descendant is left.
@@ -226,6 +249,14 @@ impl Process {
         };
         rustix::termios::tcsetwinsize(tty.get_ref(), launch::winsize(size))
             .map_err(|errno| crate::fault::from_errno("the terminal's size", errno))
+    }
+}
+
+/// A keeper that does not do its work is ended, and what it kept becomes the guest's to end.
+async fn end_keeper_in_time(process: Rc<Process>) {
+    if timeout(KEEPER_PATIENCE, process.wait_gone()).await.is_err() {
+        eprintln!("seawall-guest: the keeper of {} does not answer, and is ended", process.id);
+        process.signal_keeper(Signal::KILL);
     }
 }
 

@@ -1,10 +1,10 @@
 //! `seawall rm`: removes sandboxes. Their data volumes stay unless asked otherwise.
 
 use super::each;
-use crate::{app::App, lookup, output};
+use crate::{app::App, exit, lookup, output};
 use anyhow::{Result, bail};
 use clap::Args;
-use seawall_api::sandbox::SandboxState;
+use seawall_api::{ErrorKind, SandboxId, sandbox::SandboxState};
 use seawall_core::ports::Volumes;
 
 #[derive(Debug, Args)]
@@ -30,7 +30,21 @@ pub async fn rm(app: &App, args: &RmArgs) -> Result<i32> {
 }
 
 async fn remove(app: &App, args: &RmArgs, reference: &str) -> Result<()> {
-    let info = lookup::sandbox(app, reference).await?;
+    let volumes = if args.volumes { Volumes::Delete } else { Volumes::Keep };
+    let info = match lookup::sandbox(app, reference).await {
+        Ok(info) => info,
+        // What cannot even be read can still be got rid of, by force.
+        Err(error) if args.force && exit::kind_of(&error) == Some(ErrorKind::Internal) => {
+            let id = app.sandboxes.resolve(reference).await?;
+            output::note(format!("sandbox {id} is damaged ({error}); removing all that is left of it"));
+            app.sandboxes.purge(id, volumes).await?;
+            return report(app, id, volumes);
+        }
+        Err(error) if exit::kind_of(&error) == Some(ErrorKind::Internal) => {
+            return Err(error.context("get rid of it with `seawall rm -f`"));
+        }
+        Err(error) => return Err(error),
+    };
     let runs = matches!(info.state, SandboxState::Running | SandboxState::Paused);
     if runs && !args.force {
         bail!(
@@ -42,11 +56,14 @@ async fn remove(app: &App, args: &RmArgs, reference: &str) -> Result<()> {
     if runs {
         app.sandboxes.stop(info.id, app.settings.stop_grace).await?;
     }
-    let volumes = if args.volumes { Volumes::Delete } else { Volumes::Keep };
     app.sandboxes.remove(info.id, volumes).await?;
+    report(app, info.id, volumes)
+}
+
+fn report(app: &App, id: SandboxId, volumes: Volumes) -> Result<()> {
     if app.json {
-        output::json(&serde_json::json!({ "id": info.id, "removed": true, "volumes": volumes }))
+        output::json_line(&serde_json::json!({ "id": id, "removed": true, "volumes": volumes }))
     } else {
-        output::line(info.id)
+        output::line(id)
     }
 }

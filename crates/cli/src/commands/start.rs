@@ -16,7 +16,7 @@ pub async fn start(app: &App, args: &StartArgs) -> Result<i32> {
     each(app, &args.ids, async |reference| {
         let id = lookup::sandbox(app, reference).await?.id;
         let info = app.sandboxes.start(id).await?;
-        if app.json { output::json(&info) } else { output::line(info.id) }
+        if app.json { output::json_line(&info) } else { output::line(info.id) }
     })
     .await
 }

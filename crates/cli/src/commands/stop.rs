@@ -22,7 +22,7 @@ pub async fn stop(app: &App, args: &StopArgs) -> Result<i32> {
     each(app, &args.ids, async |reference| {
         let id = lookup::sandbox(app, reference).await?.id;
         let info = app.sandboxes.stop(id, grace).await?;
-        if app.json { output::json(&info) } else { output::line(info.id) }
+        if app.json { output::json_line(&info) } else { output::line(info.id) }
     })
     .await
 }

@@ -34,7 +34,8 @@ impl Sandboxes {
         for provider in self.inner.providers.all() {
             // Boxes first: a record precedes its box, so a box without one is nobody's.
             for found in provider.list().await? {
-                if self.inner.records.get(found.id).await?.is_none() {
+                // A record that cannot be read is no reason to remove what it is about.
+                if matches!(self.inner.records.get(found.id).await, Ok(None)) {
                     tracing::warn!(sandbox = %found.id, provider = provider.name(), "removing a box without a record");
                     provider.remove(found.id, Volumes::Keep).await?;
                     sweep.removed.push(found.id);

@@ -15,6 +15,7 @@ use rustix::{
     fd::{AsFd, OwnedFd},
     io::Errno,
     net::{AddressFamily, RecvFlags, SocketFlags, SocketType},
+    process::{Pid, Signal},
 };
 use seawall_api::{
     ErrorKind, Fault,
@@ -31,11 +32,13 @@ use tokio::{
     net::unix::pipe,
     sync::{Mutex, Notify},
     task::spawn_local,
-    time::{Instant, sleep_until},
+    time::{Instant, sleep_until, timeout},
 };
 
 /// Between the polite signal and the kill, unless the request says otherwise.
 const GRACE: Duration = Duration::from_millis(500);
+/// How long a program may take to load: a slow disk, not a stopped keeper.
+const START_PATIENCE: Duration = Duration::from_secs(30);
 /// How much is read at once.
 const CHUNK: usize = 128 << 10;
 
@@ -56,7 +59,19 @@ pub async fn launch(guest: &Rc<Guest>, start: &StartProcess) -> Outcome<Rc<Proce
     let known = Known { guest: guest.clone(), keeper };
     drop((launch, theirs));
     let ctl = crate::poll::watch(ours).map_err(|error| from_io("a socket", &error))?;
-    let pid = match listen(&ctl).await {
+    let said = match timeout(START_PATIENCE, listen(&ctl)).await {
+        Ok(said) => said,
+        Err(_) => {
+            // Stopped before it could say anything, by somebody who should not.
+            if let Some(pid) = Pid::from_raw(keeper.cast_signed()) {
+                let _ = rustix::process::kill_process(pid, Signal::KILL);
+            }
+            drop(known);
+            crate::init::end_strays(guest);
+            return Err(Fault::new(ErrorKind::ExecFailed, "the command did not start in time"));
+        }
+    };
+    let pid = match said {
         Some(Said::Started { pid }) => pid,
         Some(Said::Failed { errno, step }) => return Err(failed(start, &args, errno, step)),
         _ => return Err(Fault::new(ErrorKind::Internal, "the keeper died before it started the command")),
@@ -80,6 +95,7 @@ pub async fn launch(guest: &Rc<Guest>, start: &StartProcess) -> Outcome<Rc<Proce
         drained: Cell::new(0),
         streams: pipes.outputs.len(),
         gone: Cell::new(false),
+        watched: Cell::new(false),
         status: RefCell::new(None),
     });
     guest.processes.table.borrow_mut().insert(start.process, process.clone());

@@ -173,11 +173,15 @@ impl Folders {
         Ok(BoxInfo { id, state, reason, spec: intent.spec, created_at: intent.created_at, pid, volume })
     }
 
+    /// The guest that runs, or ran last.
+    pub fn guest_pid(&self, id: SandboxId) -> Option<u32> {
+        fs::read_to_string(self.of(id).join("guest.lock")).ok()?.trim().parse().ok()
+    }
+
     /// The truth, by the lock.
     fn state(&self, id: SandboxId) -> Result<(BoxState, Option<EndReason>, Option<u32>)> {
         let folder = self.of(id);
-        let pid =
-            fs::read_to_string(folder.join("guest.lock")).ok().and_then(|text| text.trim().parse().ok());
+        let pid = self.guest_pid(id);
         if self.is_alive(id)? {
             return Ok((BoxState::Running, None, pid));
         }

@@ -7,7 +7,7 @@ use seawall_core::{Error, Result};
 use std::{
     fs,
     io::{self, Write},
-    os::unix::fs::OpenOptionsExt,
+    os::unix::fs::{MetadataExt, OpenOptionsExt},
     path::{Path, PathBuf},
     process::Stdio,
     time::Duration,
@@ -28,20 +28,25 @@ pub fn install_guest(data: &Path, guest: &[u8]) -> Result<PathBuf> {
     let dir = data.join("guest");
     let name = format!("seawall-guest-{}", &blake3::hash(guest).to_hex()[..16]);
     let path = dir.join(&name);
-    if fs::metadata(&path).is_ok_and(|metadata| metadata.len() == guest.len() as u64) {
+    let fits = |found: fs::Metadata| found.len() == guest.len() as u64 && found.mode() & 0o555 == 0o555;
+    if fs::metadata(&path).is_ok_and(fits) {
         return Ok(path);
     }
+    let temporary = dir.join(format!("{name}.{}", std::process::id()));
     let write = || -> io::Result<()> {
         fs::create_dir_all(&dir)?;
-        let temporary = dir.join(format!("{name}.{}", std::process::id()));
         let mut file =
             fs::OpenOptions::new().write(true).create(true).truncate(true).mode(0o755).open(&temporary)?;
         file.write_all(guest)?;
         file.sync_all()?;
         drop(file);
-        fs::rename(temporary, &path)
+        fs::rename(&temporary, &path)
     };
-    write().map_err(|error| io_error(&path, error))?;
+    write().map_err(|error| {
+        // What could not be finished must not take the space that is missing.
+        let _ = fs::remove_file(&temporary);
+        io_error(&path, error)
+    })?;
     Ok(path)
 }
 
@@ -100,14 +105,19 @@ pub async fn wait_dead(folders: &Folders, id: SandboxId, patience: Duration) -> 
 
 /// Ends a guest that does not answer. Its keepers notice, and end what they keep.
 pub async fn kill(folders: &Folders, id: SandboxId) -> Result<()> {
-    let info = folders.info(id)?;
-    let pid = info.pid.and_then(|pid| Pid::from_raw(i32::try_from(pid).ok()?));
-    if let Some(pid) = pid
-        && let Ok(process) = rustix::process::pidfd_open(pid, PidfdFlags::empty())
-        && is_guest_of(pid, id)
-    {
-        // Between the look and the signal the descriptor keeps the number from meaning another.
-        let _ = rustix::process::pidfd_send_signal(process, Signal::KILL);
+    if let Some(guest) = folders.guest_pid(id) {
+        signal(guest, id, Signal::KILL);
+    }
+    // A keeper that somebody stopped cannot notice.
+    for pid in processes_of(id) {
+        signal(pid, id, Signal::CONT);
+    }
+    if wait_dead(folders, id, STOP_PATIENCE).await? {
+        return Ok(());
+    }
+    for pid in processes_of(id) {
+        end_descendants(pid);
+        signal(pid, id, Signal::KILL);
     }
     match wait_dead(folders, id, STOP_PATIENCE).await? {
         true => Ok(()),
@@ -117,11 +127,42 @@ pub async fn kill(folders: &Folders, id: SandboxId) -> Result<()> {
     }
 }
 
-/// Whether a process is the guest of this box, and not another that got its number.
-fn is_guest_of(pid: Pid, id: SandboxId) -> bool {
-    let path = format!("/proc/{}/cmdline", pid.as_raw_nonzero());
-    fs::read(path).is_ok_and(|line| {
+/// The guest of a box and its keepers: keepers are forks of it, and have its command line.
+fn processes_of(id: SandboxId) -> Vec<u32> {
+    let Ok(entries) = fs::read_dir("/proc") else { return Vec::new() };
+    let pids = entries.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok());
+    pids.filter(|pid| is_of(*pid, id)).collect()
+}
+
+fn signal(pid: u32, id: SandboxId, signal: Signal) {
+    let Some(pid) = Pid::from_raw(pid.cast_signed()) else { return };
+    // Between the look and the signal the descriptor keeps the number from meaning another.
+    if let Ok(process) = rustix::process::pidfd_open(pid, PidfdFlags::empty())
+        && is_of(pid.as_raw_nonzero().get().cast_unsigned(), id)
+    {
+        // It may have ended just now.
+        let _ = rustix::process::pidfd_send_signal(process, signal);
+    }
+}
+
+/// What a keeper that does not do its work keeps, from the top down.
+fn end_descendants(pid: u32) {
+    let children = fs::read_to_string(format!("/proc/{pid}/task/{pid}/children")).unwrap_or_default();
+    for child in children.split_whitespace().filter_map(|child| child.parse::<u32>().ok()) {
+        end_descendants(child);
+        if let Some(child) = Pid::from_raw(child.cast_signed()) {
+            // A child of a process that reaps nothing keeps its number.
+            let _ = rustix::process::kill_process(child, Signal::KILL);
+        }
+    }
+}
+
+/// Whether a process belongs to the guest of this box, and is not another that got its number.
+fn is_of(pid: u32, id: SandboxId) -> bool {
+    fs::read(format!("/proc/{pid}/cmdline")).is_ok_and(|line| {
         let id = id.to_string();
-        line.split(|b| *b == 0).any(|part| part == id.as_bytes())
+        let mut parts = line.split(|b| *b == 0);
+        let guest = parts.next().is_some_and(|program| program.windows(13).any(|w| w == b"seawall-guest"));
+        guest && parts.any(|part| part == id.as_bytes())
     })
 }

@@ -18,8 +18,8 @@ pub fn for_file(target: &Path, source: &[u8]) -> Result<(Tree, OsString)> {
         Ok(meta) if !meta.is_file() => {
             bail!("{} is no regular file: write to `-` and redirect it", target.display())
         }
-        // Links that the user named are followed here, once; the file they lead to is replaced.
-        Ok(_) => split(&target.canonicalize()?),
+        // A link under this name may come from an earlier copy: it is replaced, not written through.
+        Ok(_) => split(target),
         Err(_) if target.as_os_str().as_bytes().ends_with(b"/") => {
             bail!("there is no directory {}: make it first", target.display())
         }

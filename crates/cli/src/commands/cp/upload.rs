@@ -29,6 +29,13 @@ pub async fn from_path(guest: &Guest, source: &Path, to: &FileName, progress: &P
     if meta.is_dir() {
         directory(guest, source, &meta, &target, progress).await
     } else {
+        let kind = meta.file_type();
+        if !kind.is_file() && !kind.is_symlink() {
+            bail!(
+                "{} is no file, directory or link: pipe it in with `seawall cp - ID:PATH`",
+                source.display()
+            );
+        }
         let found = Found { path: source.to_owned(), relative: Vec::new(), meta };
         progress.expect(found.meta.len());
         one(guest, &found, &target, progress).await

@@ -5,7 +5,10 @@ use seawall_api::SandboxId;
 use std::{
     fs::{File, Permissions},
     io::{self, Write},
-    os::unix::{fs::PermissionsExt, net::UnixListener},
+    os::{
+        fd::AsRawFd,
+        unix::{fs::PermissionsExt, net::UnixListener},
+    },
     path::{Path, PathBuf},
     process::{Command, Stdio},
 };
@@ -44,6 +47,11 @@ fn writable(data: &Path) -> Check {
     let written = private_dir(data).and_then(|()| std::fs::write(&scratch.0, b"x"));
     match written {
         Ok(()) => Check::ok(name, format!("{} can be written", data.display())),
+        Err(error) if error.kind() == io::ErrorKind::StorageFull => Check::missing(
+            name,
+            format!("{} cannot be written: {error}", data.display()),
+            "the disk is full: remove sandboxes with `seawall rm -f --volumes`, or move the data",
+        ),
         Err(error) => Check::missing(
             name,
             format!("{} cannot be written: {error}", data.display()),
@@ -80,14 +88,23 @@ fn free_disk(data: &Path) -> Check {
 fn socket(data: &Path) -> Check {
     let name = "unix sockets";
     let scratch = Scratch::new(data);
-    match UnixListener::bind(&scratch.0) {
+    match bind_beneath(&scratch.0) {
         Ok(_) => Check::ok(name, "can be made in the data folder"),
         Err(error) => Check::missing(
             name,
             format!("cannot be made in the data folder: {error}"),
-            "choose a data folder with a short path (under 60 letters) on a local disk",
+            "choose a data folder on a local disk",
         ),
     }
+}
+
+/// As guests do it: through the folder's descriptor, since a socket's own path must be short.
+fn bind_beneath(path: &Path) -> io::Result<UnixListener> {
+    let (Some(dir), Some(name)) = (path.parent(), path.file_name()) else {
+        return Err(io::Error::other("no folder"));
+    };
+    let dir = File::open(dir)?;
+    UnixListener::bind(Path::new("/proc/self/fd").join(dir.as_raw_fd().to_string()).join(name))
 }
 
 fn guest(data: &Path) -> Check {
