@@ -141,3 +141,27 @@ fn a_link_of_the_sandbox_is_not_written_through() {
     assert_eq!(refused.status.code(), Some(1), "{}", stderr(&refused));
     assert_eq!(fs::read_dir(&victim).unwrap().count(), 0);
 }
+
+#[test]
+fn a_link_from_an_earlier_copy_is_replaced() {
+    let world = World::new();
+    let id = world.create();
+    let folder = tempfile::tempdir().unwrap();
+    let (victim, out) = (folder.path().join("victim"), folder.path().join("out"));
+    fs::write(&victim, "mine").unwrap();
+    world.ok(["exec", &id, "--", "sh", "-c", &format!("mkdir t && ln -s {} t/report", victim.display())]);
+    world.ok(["cp", &format!("{id}:t"), &out.display().to_string()]);
+    world.ok(["exec", &id, "--", "sh", "-c", "rm t/report && echo theirs > t/report"]);
+    let report = out.join("report");
+    world.ok(["cp", &format!("{id}:t/report"), &report.display().to_string()]);
+    assert_eq!(fs::read_to_string(&victim).unwrap(), "mine");
+    assert_eq!(fs::read_to_string(&report).unwrap(), "theirs\n");
+}
+
+#[test]
+fn what_cannot_be_copied_is_an_error() {
+    let world = World::new();
+    let id = world.create();
+    let refused = world.seawall(["cp", "/dev/null", &format!("{id}:x")]);
+    assert_eq!(refused.status.code(), Some(1), "{}", stderr(&refused));
+}

@@ -153,3 +153,44 @@ fn completions_are_printed() {
         assert!(world.ok(["completions", shell]).contains("seawall"), "{shell}");
     }
 }
+
+#[test]
+fn what_is_damaged_is_removed_by_force() {
+    let world = World::new();
+    let id = world.create();
+    let text = world.data().join(format!("local/boxes/{id}/box.json"));
+    std::fs::write(&text, "xx").unwrap();
+    let refused = world.seawall(["rm", &id]);
+    assert_eq!(refused.status.code(), Some(1));
+    assert!(stderr(&refused).contains("rm -f"), "{}", stderr(&refused));
+    world.ok(["rm", "-f", "--volumes", &id]);
+    assert_eq!(crate::world::processes_with(&id), 0, "its guest lives on");
+    let id = world.create();
+    std::fs::write(world.data().join(format!("records/{id}.json")), "xx").unwrap();
+    world.ok(["rm", "-f", "--volumes", &id]);
+    assert_eq!(crate::world::processes_with(&id), 0, "its guest lives on");
+    assert!(!world.data().join(format!("local/boxes/{id}")).exists());
+    assert!(world.is_empty());
+}
+
+#[test]
+fn several_answers_are_a_line_each() {
+    let world = World::new();
+    let (first, second) = (world.create(), world.create());
+    for command in [&["stop"][..], &["start"], &["rm", "-f", "--volumes"]] {
+        let args = command.iter().copied().chain(["--json", &first, &second]);
+        let text = world.ok(args);
+        let answers: Vec<Value> = text.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+        assert_eq!(answers.len(), 2, "{text}");
+        assert_eq!(answers[1]["id"], second.as_str());
+    }
+}
+
+#[test]
+fn a_long_command_line_can_be_listed() {
+    let world = World::new();
+    let id = world.create();
+    world.ok(["exec", &id, "--", "true", &"a".repeat(100_000)]);
+    let table = world.ok(["logs", "--processes", &id]);
+    assert!(table.lines().all(|line| line.chars().count() < 600));
+}

@@ -21,6 +21,7 @@ use std::{sync::Arc, time::Duration};
 cases!("crash";
     a_guest_that_died_is_told_and_started_again;
     a_guest_that_died_leaves_no_process;
+    a_dead_guest_with_a_stopped_keeper_is_removed [Programs];
     a_process_outlives_the_host_process [Durable];
     output_is_replayed_whole_after_a_restart_of_the_host [Durable, Programs];
     a_wire_cut_in_mid_command_loses_nothing [Programs];
@@ -171,6 +172,20 @@ async fn fifty_at_once(cx: Cx) -> Result<()> {
     for (number, life) in join_all(lives).await.into_iter().enumerate() {
         life?.with_context(|| format!("number {number}"))?;
     }
+    ensure!(cx.provider.list().await?.is_empty());
+    Ok(())
+}
+
+/// Nobody is left to do the work: the provider has to.
+async fn a_dead_guest_with_a_stopped_keeper_is_removed(cx: Cx) -> Result<()> {
+    let sandbox = cx.sandbox().await?;
+    let mark = long_sleep();
+    let script = format!("setsid sleep {mark} & kill -STOP $PPID; exec sleep {mark}");
+    sandbox.guest.start_detached(StartProcess::new(["sh", "-c", script.as_str()])).await?;
+    ensure!(eventually(|| async { cx.fixture.alive(&mark).len() >= 2 }).await);
+    cx.fixture.crash_guest(sandbox.id).await?;
+    cx.provider.remove(sandbox.id, Volumes::Delete).await?;
+    cx.none_left(&mark).await?;
     ensure!(cx.provider.list().await?.is_empty());
     Ok(())
 }

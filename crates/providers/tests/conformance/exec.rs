@@ -31,6 +31,7 @@ cases!("exec";
     a_timeout_ends_it;
     a_timeout_ends_descendants_and_nothing_else [Programs];
     what_ignores_the_polite_signal_is_killed [Programs];
+    stopping_its_keeper_saves_no_command [Programs];
     start_twice_is_once;
     start_twice_at_the_same_time_runs_once [Programs];
     processes_are_listed;
@@ -355,4 +356,17 @@ async fn twenty_at_once(cx: Cx) -> Result<()> {
         ensure!(output.out() == format!("{number}\n") && output.status.success(), "{output:?}");
     }
     Ok(())
+}
+
+/// A command may signal whatever runs as its user, its own keeper included.
+async fn stopping_its_keeper_saves_no_command(cx: Cx) -> Result<()> {
+    let sandbox = cx.sandbox().await?;
+    let mark = long_sleep();
+    let script = format!("setsid sleep {mark} & sleep 0.2; kill -STOP $PPID; sleep {mark}");
+    let start = StartProcess { timeout_ms: Some(600), ..StartProcess::new(["sh", "-c", script.as_str()]) };
+    let began = Instant::now();
+    let status = sandbox.finish(start).await?.status;
+    ensure!(status.reason == ExitReason::Timeout, "{status:?}");
+    ensure!(began.elapsed() < Duration::from_secs(30), "{:?}", began.elapsed());
+    cx.none_left(&mark).await
 }
