@@ -8,7 +8,7 @@ use crate::{
 };
 use anyhow::{Context, Result};
 use seawall_api::{
-    ProcessId,
+    ErrorKind, ProcessId,
     exec::{ExitStatus, OutputStream},
 };
 use seawall_wire::{Guest, Process, ProcessInput, ProcessOutput};
@@ -73,7 +73,11 @@ async fn stay_until_end(
                 pass_signals(guest, id, &input, how.leave_on_terminate, signals).await
             }
         } => Ok(Ended::Left(left)),
-        never = feed(&input, how.stdin) => match never {},
+        broken = feed(&input, how.stdin) => {
+            // Half of its input must not pass for the whole.
+            guest.kill(id).await?;
+            Err(broken.context("the input did not arrive whole, so the command was ended"))
+        }
         never = follow_size(&input, how.tty) => match never? {},
     }
 }
@@ -157,10 +161,10 @@ async fn tell(guest: &Guest, process: ProcessId, signal: i32) {
     }
 }
 
-async fn feed(input: &ProcessInput, wanted: bool) -> Infallible {
+/// Returns only when the way in broke.
+async fn feed(input: &ProcessInput, wanted: bool) -> anyhow::Error {
     if wanted {
         let mut chunks = input::chunks();
-        let mut taken = true;
         while let Some(chunk) = chunks.recv().await {
             let chunk = match chunk {
                 Ok(chunk) => chunk,
@@ -169,14 +173,15 @@ async fn feed(input: &ProcessInput, wanted: bool) -> Infallible {
                     break;
                 }
             };
-            // It closed its stdin or ended: its business, as with a pipe.
-            taken = input.write(&chunk).await.is_ok();
-            if !taken {
-                break;
+            // What a process does not want any more the guest throws away; an error is the wire's.
+            if let Err(error) = input.write(&chunk).await {
+                return error.into();
             }
         }
-        if taken {
-            let _ = input.close().await;
+        if let Err(error) = input.close().await
+            && error.kind() != ErrorKind::NotFound
+        {
+            return error.into();
         }
     }
     std::future::pending().await
@@ -185,10 +190,13 @@ async fn feed(input: &ProcessInput, wanted: bool) -> Infallible {
 async fn follow_size(input: &ProcessInput, tty: bool) -> Result<Infallible> {
     if tty {
         let mut changes = signals::window_changes().context("the terminal cannot be followed")?;
-        while changes.recv().await.is_some() {
+        // Once at first: it may have changed before anybody listened.
+        let mut changed = Some(());
+        while changed.is_some() {
             if let Err(error) = input.resize(terminal::size()).await {
                 tracing::debug!("the new size did not reach the process: {error}");
             }
+            changed = changes.recv().await;
         }
     }
     Ok(std::future::pending().await)

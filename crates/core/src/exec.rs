@@ -83,8 +83,9 @@ impl Gathered {
         let room = if self.dropped > 0 { 0 } else { max - self.kept.len() };
         let take = room.min(bytes.len());
         self.kept.extend_from_slice(&bytes[..take]);
-        self.dropped += (bytes.len() - take) as u64;
-        if take < bytes.len() && take > 0 {
+        let first_cut = take < bytes.len() && self.dropped == 0;
+        self.dropped = self.dropped.saturating_add((bytes.len() - take) as u64);
+        if first_cut {
             self.drop_cut_character();
         }
     }
@@ -94,7 +95,7 @@ impl Gathered {
         if let Err(error) = std::str::from_utf8(&self.kept)
             && error.error_len().is_none()
         {
-            self.dropped += (self.kept.len() - error.valid_up_to()) as u64;
+            self.dropped = self.dropped.saturating_add((self.kept.len() - error.valid_up_to()) as u64);
             self.kept.truncate(error.valid_up_to());
         }
     }
@@ -106,10 +107,10 @@ async fn gather(process: &mut Process, max: usize) -> Result<(ExitStatus, Gather
         match process.next().await? {
             ProcessOutput::Data { stream: OutputStream::Stderr, bytes, .. } => stderr.add(&bytes, max),
             ProcessOutput::Data { bytes, .. } => stdout.add(&bytes, max),
-            ProcessOutput::Gap { from, to } => stdout.dropped += to - from,
+            ProcessOutput::Gap { from, to } => stdout.dropped = stdout.dropped.saturating_add(to - from),
             ProcessOutput::Reconnected | ProcessOutput::Drained => {}
             ProcessOutput::End(status) => {
-                stdout.dropped += status.truncated;
+                stdout.dropped = stdout.dropped.saturating_add(status.truncated);
                 return Ok((status, stdout, stderr));
             }
         }

@@ -156,7 +156,8 @@ impl Sandboxes {
                 Ok(info(&record, Some(&found)))
             }
             Err(error) => {
-                if ours {
+                // A box that is there and not as asked for is not ours to clean up.
+                if ours && error.kind() != ErrorKind::Conflict {
                     self.give_up(provider, record, &error).await;
                 }
                 Err(error)
@@ -283,7 +284,7 @@ impl Sandboxes {
         record.state = SandboxState::Running;
         record.reason = None;
         record.started_at = Some(self.inner.clock.now());
-        self.note(&record).await;
+        self.note_started(&provider, &record).await?;
         tracing::info!(sandbox = %id, provider = provider.name(), "sandbox started");
         Ok(info(&record, Some(&found)))
     }
@@ -334,6 +335,20 @@ impl Sandboxes {
         self.inner.records.remove(id).await?;
         tracing::info!(sandbox = %id, ?volumes, "sandbox purged");
         Ok(())
+    }
+
+    /// As [`Sandboxes::note`]; but what somebody removed meanwhile must not run on.
+    async fn note_started(&self, provider: &Arc<dyn Provider>, record: &Record) -> Result<()> {
+        match self.inner.records.get(record.id).await {
+            Ok(None) => {
+                provider.remove(record.id, Volumes::Keep).await?;
+                Err(Error::not_found(format!("sandbox {} was removed while it was started", record.id)))
+            }
+            _ => {
+                self.note(record).await;
+                Ok(())
+            }
+        }
     }
 
     /// The box has changed already, and it is the truth: a record that lags behind is told of, no more.

@@ -134,9 +134,16 @@ fn send(stream: &mut StdStream, mut opened: Opened) -> Result<()> {
             break;
         }
         stream.write_all(&frame::header(Kind::Data, want))?;
-        let sent = send_exactly(stream, &opened.fd, opened.offset, want)?;
-        opened.offset += sent as u64;
-        opened.left -= sent as u64;
+        if !send_exactly(stream, &opened.fd, opened.offset, want)? {
+            let message = "the file was cut short while it was read; read it again";
+            return say(
+                stream,
+                Kind::Fault,
+                &seawall_api::Fault::new(seawall_api::ErrorKind::Conflict, message),
+            );
+        }
+        opened.offset += want as u64;
+        opened.left -= want as u64;
     }
     Ok(stream.write_all(&Frame::empty(Kind::End).to_bytes())?)
 }
@@ -158,22 +165,23 @@ fn send_unsized(stream: &mut StdStream, mut opened: Opened) -> Result<()> {
     Ok(stream.write_all(&Frame::empty(Kind::End).to_bytes())?)
 }
 
-fn send_exactly(stream: &mut StdStream, file: &OwnedFd, offset: u64, want: usize) -> Result<usize> {
+/// False where the file ended before, and the frame was filled up.
+fn send_exactly(stream: &mut StdStream, file: &OwnedFd, offset: u64, want: usize) -> Result<bool> {
     let mut position = offset;
     let mut left = want;
     while left > 0 {
         match rustix::fs::sendfile(stream.as_fd(), file, Some(&mut position), left) {
-            // The rest of the frame was promised: zeros, as the kernel gives for a hole.
+            // The rest of the frame was promised.
             Ok(0) => {
                 stream.write_all(&vec![0; left])?;
-                break;
+                return Ok(false);
             }
             Ok(n) => left -= n,
             Err(rustix::io::Errno::INTR) => {}
             Err(errno) => return Err(Error::Broken(io::Error::from(errno).to_string())),
         }
     }
-    Ok(want)
+    Ok(true)
 }
 
 /// Takes the body. The outer error is the connection's, the inner one the file's.

@@ -30,44 +30,54 @@ pub fn identity(wanted: Option<&str>) -> Outcome<Identity> {
 }
 
 /// Does `work` with the rights of `identity`. Call it on a thread that does nothing else meanwhile.
-pub fn with_identity<T>(identity: &Identity, work: impl FnOnce() -> T) -> T {
-    let _worn = identity.as_ref().map(Worn::put_on);
+pub fn with_identity<T>(identity: &Identity, work: impl FnOnce() -> Outcome<T>) -> Outcome<T> {
+    let _worn = identity.as_ref().map(Worn::put_on).transpose()?;
     work()
 }
 
 struct Worn {
     groups: Vec<libc::gid_t>,
+    gid: u32,
+    uid: u32,
 }
 
 impl Worn {
-    fn put_on(user: &User) -> Self {
+    fn put_on(user: &User) -> Outcome<Self> {
         let groups = rustix::process::getgroups().unwrap_or_default();
-        let worn = Worn { groups: groups.iter().map(|g| g.as_raw()).collect() };
-        set(&user.groups, user.gid, user.uid);
-        worn
+        let worn = Worn {
+            groups: groups.iter().map(|g| g.as_raw()).collect(),
+            gid: rustix::process::getegid().as_raw(),
+            uid: rustix::process::geteuid().as_raw(),
+        };
+        match set(&user.groups, user.gid, user.uid) {
+            true => Ok(worn),
+            // Dropping `worn` puts things right again.
+            false => Err(Fault::new(ErrorKind::Denied, format!("this sandbox cannot act as {}", user.name))),
+        }
     }
 }
 
 impl Drop for Worn {
     fn drop(&mut self) {
-        set(&self.groups, 0, 0);
-        // A thread that could not get its own identity back must not work on as somebody else.
-        // SAFETY: setfsuid with an impossible id changes nothing and returns the present one.
-        let now = unsafe { libc::syscall(libc::SYS_setfsuid, u32::MAX) };
-        if now != 0 {
-            eprintln!("seawall-guest: a thread could not get its identity back");
+        if !set(&self.groups, self.gid, self.uid) {
+            // A thread that could not get its own identity back must not work on as somebody else.
+            crate::say!("a thread could not get its identity back");
             std::process::abort();
         }
     }
 }
 
-/// Groups, group and user for file access, of this thread alone: the raw calls, not glibc's, which
-/// change all threads.
-fn set(groups: &[libc::gid_t], gid: u32, uid: u32) {
-    // SAFETY: the pointer and the length are those of a live slice; the calls touch no other memory.
+/// Groups, group and user for file access, of this thread alone: the raw calls, not glibc's, which change
+/// all threads. The kernel does not say whether it obeyed, so it is asked.
+fn set(groups: &[libc::gid_t], gid: u32, uid: u32) -> bool {
+    // SAFETY: the pointer and the length are those of a live slice; the calls touch no other memory. With an
+    // impossible id they change nothing and return the present one.
     unsafe {
-        libc::syscall(libc::SYS_setgroups, groups.len(), groups.as_ptr());
+        let grouped = libc::syscall(libc::SYS_setgroups, groups.len(), groups.as_ptr()) == 0;
         libc::syscall(libc::SYS_setfsgid, gid);
         libc::syscall(libc::SYS_setfsuid, uid);
+        grouped
+            && libc::syscall(libc::SYS_setfsgid, u32::MAX) == i64::from(gid)
+            && libc::syscall(libc::SYS_setfsuid, u32::MAX) == i64::from(uid)
     }
 }

@@ -31,7 +31,7 @@ pub fn run(config: Config) -> io::Result<()> {
             );
             if let Err(error) = &result {
                 // Before it serves this reaches the provider, afterwards the log.
-                eprintln!("seawall-guest: {error}");
+                crate::say!("{error}");
             }
             std::process::exit(i32::from(result.is_err()));
         }

@@ -38,7 +38,7 @@ pub fn run(config: Config, ready: Box<dyn FnOnce() -> io::Result<()>>) -> io::Re
         .thread_keep_alive(THREAD_KEEP_ALIVE)
         .thread_stack_size(256 << 10)
         .build()?;
-    let guest = Guest::new(config, lock)?;
+    let guest = Guest::new(config, lock, raise_open_files())?;
     LocalSet::new().block_on(&runtime, async {
         let listener = server::listen(&guest.config.socket)?;
         spawn_local(reap()?);
@@ -59,6 +59,19 @@ fn restore_signals() {
             libc::signal(signal, libc::SIG_DFL);
         }
     }
+}
+
+/// Many commands need many descriptors. Returns what was allowed before, for the commands themselves.
+fn raise_open_files() -> libc::rlimit {
+    let mut before = libc::rlimit { rlim_cur: 1024, rlim_max: 1024 };
+    // SAFETY: both structures live on this stack. Where it is refused, the old limit does.
+    unsafe {
+        libc::getrlimit(libc::RLIMIT_NOFILE, &mut before);
+        let wanted = before.rlim_max.min(1 << 16).max(before.rlim_cur);
+        let raised = libc::rlimit { rlim_cur: wanted, rlim_max: before.rlim_max };
+        libc::setrlimit(libc::RLIMIT_NOFILE, &raised);
+    }
+    before
 }
 
 /// Exclusive for as long as anything of the box lives: keepers share it.
@@ -112,7 +125,7 @@ pub fn end_strays(guest: &Guest) {
         }
         std::thread::sleep(Duration::from_millis(1));
     }
-    eprintln!("seawall-guest: processes of a killed keeper do not end");
+    crate::say!("processes of a killed keeper do not end");
 }
 
 fn children() -> Vec<u32> {
@@ -183,7 +196,7 @@ async fn stop_when_asked(guest: &Rc<Guest>) {
     if let Some(path) = &guest.config.end
         && let Err(error) = write_end(path)
     {
-        eprintln!("seawall-guest: {}: {error}", path.display());
+        crate::say!("{}: {error}", path.display());
     }
 }
 

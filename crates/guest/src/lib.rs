@@ -19,6 +19,7 @@ pub mod init;
 pub mod path;
 pub mod poll;
 pub mod process;
+pub mod say;
 pub mod server;
 pub mod state;
 pub mod tunnel;

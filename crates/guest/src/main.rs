@@ -11,7 +11,7 @@ fn main() -> ExitCode {
             return ExitCode::SUCCESS;
         }
         Err(message) => {
-            eprintln!("seawall-guest: {message}");
+            seawall_guest::say!("{message}");
             return ExitCode::from(2);
         }
     };
@@ -22,7 +22,7 @@ fn main() -> ExitCode {
     match result {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            eprintln!("seawall-guest: {error}");
+            seawall_guest::say!("{error}");
             ExitCode::FAILURE
         }
     }

@@ -39,6 +39,8 @@ use words::Tell;
 /// Ended processes that are remembered, and what their output may cost in all.
 const REMEMBERED: usize = 128;
 const REMEMBERED_BYTES: usize = 16 << 20;
+/// The longest tag.
+const MAX_TAG: usize = 256;
 /// How long a keeper may take to end what it keeps.
 const KEEPER_PATIENCE: Duration = Duration::from_secs(5);
 /// Processes that run at the same time; the guest's descriptors and memory are not endless.
@@ -119,7 +121,8 @@ impl Processes {
 
     /// Those of which anything is left, a forgotten daemon included.
     fn has_room(&self) -> Outcome<()> {
-        let alive = self.table.borrow().values().filter(|p| !p.gone.get()).count();
+        let alive =
+            self.table.borrow().values().filter(|p| !p.gone.get() || p.status.borrow().is_none()).count();
         match alive >= MAX_RUNNING {
             true => Err(Fault::new(
                 ErrorKind::Unavailable,
@@ -182,7 +185,9 @@ impl Process {
         if !(1..=64).contains(&signal) {
             return Err(crate::fault::invalid(format!("{signal} is not a signal (1 to 64)")));
         }
-        self.tell(Tell::Signal(signal));
+        if self.exited.get().is_none() {
+            self.tell(Tell::Signal(signal));
+        }
         Ok(())
     }
 
@@ -255,7 +260,7 @@ impl Process {
 /// A keeper that does not do its work is ended, and what it kept becomes the guest's to end.
 async fn end_keeper_in_time(process: Rc<Process>) {
     if timeout(KEEPER_PATIENCE, process.wait_gone()).await.is_err() {
-        eprintln!("seawall-guest: the keeper of {} does not answer, and is ended", process.id);
+        crate::say!("the keeper of {} does not answer, and is ended", process.id);
         process.signal_keeper(Signal::KILL);
     }
 }
@@ -271,6 +276,9 @@ pub async fn start(guest: &Rc<Guest>, start: &StartProcess) -> Outcome<(Rc<Proce
             Some(other) => other.notified().await,
             None => break,
         }
+    }
+    if start.tag.as_ref().is_some_and(|tag| tag.len() > MAX_TAG) {
+        return Err(crate::fault::invalid(format!("a tag has at most {MAX_TAG} bytes")));
     }
     if guest.stopping.get().is_some() {
         return Err(Fault::new(ErrorKind::Stopped, "the sandbox is being stopped"));

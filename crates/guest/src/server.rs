@@ -54,7 +54,7 @@ pub async fn serve(guest: Rc<Guest>, listener: UnixListener) -> io::Result<()> {
             Ok((stream, _)) => stream,
             Err(error) => {
                 // Too many descriptors, perhaps: it passes.
-                eprintln!("seawall-guest: taking a connection: {error}");
+                crate::say!("taking a connection: {error}");
                 tokio::time::sleep(std::time::Duration::from_millis(50)).await;
                 continue;
             }
@@ -62,11 +62,11 @@ pub async fn serve(guest: Rc<Guest>, listener: UnixListener) -> io::Result<()> {
         let guest = guest.clone();
         spawn_local(async move {
             let Ok(_permit) = permit.try_acquire() else {
-                eprintln!("seawall-guest: {MAX_CONNECTIONS} connections are open; one more was refused");
+                crate::say!("{MAX_CONNECTIONS} connections are open; one more was refused");
                 return;
             };
             if let Err(error) = connection(guest, stream).await {
-                eprintln!("seawall-guest: a connection: {error}");
+                crate::say!("a connection: {error}");
             }
         });
     }
@@ -115,7 +115,7 @@ async fn multiplexed(guest: Rc<Guest>, stream: UnixStream, control: Option<u64>)
                 let (read, write) = tokio::io::split(stream);
                 let ended = request(guest, FrameReader::new(read), FrameWriter::new(write), control).await;
                 if let Err(error @ Error::Protocol(_)) = ended {
-                    eprintln!("seawall-guest: a request: {error}");
+                    crate::say!("a request: {error}");
                 }
             });
         }
@@ -261,7 +261,13 @@ async fn pong(mut reader: Reader, mut writer: Writer) -> Result<()> {
 /// The one answer to a request, and the end of this side of its stream.
 pub async fn answer<T: Serialize>(writer: &mut Writer, outcome: Outcome<T>) -> Result<()> {
     match outcome {
-        Ok(reply) => writer.message(Kind::Reply, &reply).await?,
+        Ok(reply) => match Frame::message(Kind::Reply, &reply) {
+            Ok(frame) => writer.send(&frame).await?,
+            Err(error) => {
+                let fault = Fault::new(ErrorKind::TooLarge, format!("the answer does not fit: {error}"));
+                writer.message(Kind::Fault, &fault).await?;
+            }
+        },
         Err(fault) => writer.message(Kind::Fault, &fault).await?,
     }
     writer.close().await

@@ -25,6 +25,8 @@ pub struct Guest {
     pub last_used: Cell<Instant>,
     /// The box's `/`. File work happens on other threads, hence the `Arc`.
     pub root: Arc<OwnedFd>,
+    /// How many files the guest was allowed to open before it asked for more.
+    pub open_files: libc::rlimit,
     /// The user that the guest runs as.
     pub own: User,
     /// Held by keepers too, so that the box counts as alive while any of them is.
@@ -45,7 +47,7 @@ pub struct Control {
 }
 
 impl Guest {
-    pub fn new(config: Config, lock: Option<OwnedFd>) -> io::Result<Rc<Guest>> {
+    pub fn new(config: Config, lock: Option<OwnedFd>, open_files: libc::rlimit) -> io::Result<Rc<Guest>> {
         let root =
             rustix::fs::open(&config.root, OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())
                 .map_err(|e| {
@@ -59,6 +61,7 @@ impl Guest {
             started: Instant::now(),
             last_used: Cell::new(Instant::now()),
             root: Arc::new(root),
+            open_files,
             own: users::own(),
             lock,
             processes: Processes::default(),

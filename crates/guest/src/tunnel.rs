@@ -65,7 +65,7 @@ pub async fn listen(port: u16, mux: Mux, mut reader: Reader, mut writer: Writer)
             taken = listener.accept() => match taken {
                 Ok((tcp, _)) => drop(spawn_local(hand_over(port, tcp, mux.clone()))),
                 Err(error) => {
-                    eprintln!("seawall-guest: port {port}: {error}");
+                    crate::say!("port {port}: {error}");
                     tokio::time::sleep(std::time::Duration::from_millis(50)).await;
                 }
             },
@@ -84,7 +84,7 @@ async fn hand_over(port: u16, tcp: TcpStream, mux: Mux) {
     };
     match opened.await {
         Ok((reader, writer)) => carry(tcp, reader.into_raw(), writer.into_inner()).await,
-        Err(error) => eprintln!("seawall-guest: port {port}: no server attached ({error})"),
+        Err(error) => crate::say!("port {port}: no server attached ({error})"),
     }
 }
 

@@ -77,6 +77,10 @@ fn find_in(wanted: &str, passwd: &str, group: &str) -> Outcome<User> {
             return Err(Fault::new(ErrorKind::Invalid, message));
         }
     };
+    if found.uid == u32::MAX || group_wanted == Some("4294967295") {
+        // To the kernel it means "as it is", and that is root.
+        return Err(invalid(format!("`{wanted}` is no user: 4294967295 is not a number of one")));
+    }
     match group_wanted {
         Some(wanted) => {
             found.gid = group_id(wanted, group)?;
@@ -149,6 +153,8 @@ mod tests {
         assert!(find_in("eve", PASSWD, GROUP).unwrap_err().message.contains("eve"));
         assert!(find_in("ann:eves", PASSWD, GROUP).unwrap_err().message.contains("eves"));
         assert!(find_in("", PASSWD, GROUP).is_err());
+        assert!(find_in("4294967295", PASSWD, GROUP).is_err());
+        assert!(find_in("ann:4294967295", PASSWD, GROUP).is_err());
         assert!(find_in("ann:", PASSWD, GROUP).is_err());
     }
 }

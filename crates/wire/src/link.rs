@@ -205,9 +205,10 @@ async fn ping(mux: Mux, driver: tokio::task::AbortHandle, state: watch::Sender<L
 }
 
 async fn ping_until_silent(mux: Mux) -> Result<()> {
-    sleep(PING_EVERY).await;
+    // Opened while there is room. It costs nothing until something is said on it.
     let (read, write) = tokio::io::split(mux.open().await?);
     drop(mux);
+    sleep(PING_EVERY).await;
     let (mut reader, mut writer) = (FrameReader::new(read), FrameWriter::new(write));
     writer.message(Kind::Request, &Request::Ping).await?;
     loop {

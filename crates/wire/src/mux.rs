@@ -22,12 +22,12 @@ use tokio::{
 use tokio_util::compat::{Compat, FuturesAsyncReadCompatExt, TokioAsyncReadCompatExt};
 
 /// Streams that one side opens itself.
-pub const MAX_OPEN: usize = 128;
+pub const MAX_OPEN: usize = 512;
 /// Streams of the other side that live at the same time; one more is reset. More than [`MAX_OPEN`]: a stream
 /// that the other side has done with may still be on its way out here.
-pub const MAX_TAKEN: usize = 256;
+pub const MAX_TAKEN: usize = 640;
 /// Yamux ends the whole wire at its own limit, so that one is out of reach.
-const YAMUX_STREAMS: usize = 1024;
+const YAMUX_STREAMS: usize = 2048;
 /// What may lie unread beyond the 256 KiB of each stream.
 const EXTRA_WINDOW: usize = 8 << 20;
 

@@ -162,7 +162,7 @@ impl Process {
         if let Some(ended) = &self.ended {
             return Ok(ended.clone());
         }
-        if !self.manual_ack && self.attach.from - self.acked >= ACK_EVERY {
+        if self.acks_by_itself() && self.attach.from - self.acked >= ACK_EVERY {
             let offset = self.attach.from;
             match self.ack(offset).await {
                 Err(error) if error.is_broken_wire() => return self.mend(error).await,
@@ -175,7 +175,17 @@ impl Process {
             Err(error) if error.is_broken_wire() => return self.mend(error).await,
             Err(error) => return Err(error),
         };
-        self.take(frame)
+        let output = self.take(frame)?;
+        if matches!(output, ProcessOutput::End(_)) && self.acks_by_itself() && self.attach.from > self.acked {
+            // The guest may forget it all. If this is lost, it remembers longer than it must.
+            let _ = self.ack(self.attach.from).await;
+        }
+        Ok(output)
+    }
+
+    /// Only a reader that the process waits for has a say in what may be forgotten.
+    fn acks_by_itself(&self) -> bool {
+        self.attach.hold && !self.manual_ack
     }
 
     fn take(&mut self, frame: Frame) -> Result<ProcessOutput> {
@@ -218,14 +228,14 @@ impl Process {
 
     /// Attaches again on a new wire.
     async fn mend(&mut self, mut error: Error) -> Result<ProcessOutput> {
-        self.fruitless += 1;
-        if self.fruitless > MAX_FRUITLESS {
+        if self.fruitless >= MAX_FRUITLESS {
             return Err(error);
         }
         let give_up = Instant::now() + MEND_FOR;
         while Instant::now() < give_up {
             match Process::attach(self.guest.clone(), self.attach).await {
                 Ok(fresh) => {
+                    self.fruitless += 1;
                     self.adopt(fresh).await;
                     return Ok(ProcessOutput::Reconnected);
                 }

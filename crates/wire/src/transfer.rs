@@ -126,6 +126,9 @@ impl FileReader {
         }
         let frame = in_time(self.reader.expect()).await?;
         match frame.kind {
+            Kind::Data if frame.body.is_empty() => {
+                Err(Error::Protocol("a part of a file without a byte".into()))
+            }
             Kind::Data => {
                 self.left = self
                     .left

@@ -102,6 +102,7 @@ impl Walk {
     fn note_depth(&mut self) {
         if let Some(last) = self.listing.entries.last().filter(|entry| entry.kind == EntryKind::Directory) {
             let why = format!("it lies {MAX_DEPTH} levels deep; list it by itself");
+            self.bytes += last.path.as_bytes().len() + why.len() + 64;
             self.listing.unreadable.push((last.path.clone(), why));
         }
     }
@@ -122,6 +123,7 @@ impl Walk {
             Err(Errno::NOTDIR | Errno::LOOP | Errno::NOENT) => Ok(false),
             Err(errno) => {
                 let why = std::io::Error::from(errno).to_string();
+                self.bytes += path.len() + why.len() + 64;
                 self.listing.unreadable.push((FileName(path), why));
                 Ok(false)
             }

@@ -116,15 +116,22 @@ fn make_dir(place: &Place, make: &MakeDir) -> Outcome<Entry> {
         true => above.make_all(place.root(), Mode::from_raw_mode(0o755))?,
         false => above.open_dir(place.root())?,
     };
-    match rustix::fs::mkdirat(&parent, OsStr::from_bytes(&name), mode) {
-        Ok(()) => {}
-        Err(Errno::EXIST) if make.parents && is_dir(&parent, &name) => {}
+    let made = match rustix::fs::mkdirat(&parent, OsStr::from_bytes(&name), mode) {
+        Ok(()) => true,
+        // One that was there stays as it is.
+        Err(Errno::EXIST) if make.parents && is_dir(&parent, &name) => false,
         Err(errno) => return Err(from_errno(place.path.shown(), errno)),
-    }
-    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-    let dir = rustix::fs::openat(&parent, OsStr::from_bytes(&name), flags, Mode::empty())
-        .map_err(|errno| from_errno(place.path.shown(), errno))?;
-    if make.permissions.is_some() {
+    };
+    let dir = match made {
+        true => {
+            let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+            rustix::fs::openat(&parent, OsStr::from_bytes(&name), flags, Mode::empty())
+                .map_err(|errno| from_errno(place.path.shown(), errno))?
+        }
+        // It may be a link, and only the kernel can follow one safely.
+        false => place.path.open_dir(place.root())?,
+    };
+    if made && make.permissions.is_some() {
         // The process's mask took bits away that were asked for.
         rustix::fs::fchmod(&dir, mode).map_err(|errno| from_errno(place.path.shown(), errno))?;
     }

@@ -24,6 +24,8 @@ use std::{collections::HashMap, ffi::OsStr, mem::MaybeUninit, os::unix::ffi::OsS
 
 /// Directories that one watch may cover.
 const MAX_WATCHES: usize = 8192;
+/// Changes that are held at once; where a new directory has more in it, the client looks by itself.
+const MAX_CHANGES: usize = 4096;
 
 /// The directories under watch, by the kernel's number for each.
 struct Watched {
@@ -55,14 +57,16 @@ pub async fn serve(guest: &Guest, watch: WatchDir, mut reader: Reader, mut write
         }
     };
     writer.message(Kind::Reply, &()).await?;
+    let mut more = false;
     loop {
-        let mut woken = tokio::select! {
-            woken = ready.readable() => woken?,
-            // The client says nothing; it only goes.
-            _ = reader.next() => return Ok(()),
-        };
-        woken.clear_ready();
-        drop(woken);
+        if !more {
+            let mut woken = tokio::select! {
+                woken = ready.readable() => woken?,
+                // The client says nothing; it only goes.
+                _ = reader.next() => return Ok(()),
+            };
+            woken.clear_ready();
+        }
         // New directories are looked into with the rights of who watches.
         let read = off_thread(identity.clone(), move || Ok(watched.read())).await;
         let (again, changes, over) = match read {
@@ -70,6 +74,7 @@ pub async fn serve(guest: &Guest, watch: WatchDir, mut reader: Reader, mut write
             Err(fault) => return writer.message(Kind::Fault, &fault).await,
         };
         watched = again;
+        more = changes.len() >= MAX_CHANGES;
         for change in changes {
             writer.message(Kind::Event, &change).await?;
         }
@@ -142,11 +147,14 @@ impl Watched {
 
     /// What happened. The flag says that the top directory itself is gone.
     fn read(mut self) -> (Self, Vec<FileChange>, bool) {
-        let (mut changes, mut made, mut over) = (Vec::new(), Vec::new(), false);
+        let (mut changes, mut made, mut left, mut over) = (Vec::new(), Vec::new(), Vec::new(), false);
         let mut buffer = [MaybeUninit::uninit(); 16 << 10];
         let Ok(fd) = self.inotify.try_clone() else { return (self, changes, true) };
         let mut events = inotify::Reader::new(fd.as_fd(), &mut buffer);
-        while let Ok(event) = events.next() {
+        // What does not fit stays with the kernel until the next round.
+        while (changes.len() < MAX_CHANGES || !events.is_buffer_empty())
+            && let Ok(event) = events.next()
+        {
             let flags = event.events();
             if flags.contains(ReadFlags::QUEUE_OVERFLOW) {
                 changes.push(overflow());
@@ -163,6 +171,9 @@ impl Watched {
                 continue;
             }
             let path = join(dir, name);
+            if flags.contains(ReadFlags::ISDIR | ReadFlags::MOVED_FROM) {
+                left.push(path.clone());
+            }
             if flags.contains(ReadFlags::ISDIR) && flags.intersects(ReadFlags::CREATE | ReadFlags::MOVED_TO) {
                 made.push(path.clone());
             }
@@ -172,10 +183,24 @@ impl Watched {
                 changes.push(change);
             }
         }
+        left.iter().for_each(|path| self.drop_left(path));
         if self.recursive {
             made.into_iter().for_each(|path| self.add_made(path, &mut changes));
         }
         (self, changes, over)
+    }
+
+    /// A directory that was moved away is not ours to tell of any more.
+    fn drop_left(&mut self, path: &[u8]) {
+        let beneath =
+            |p: &Vec<u8>| p == path || p.strip_prefix(path).is_some_and(|rest| rest.starts_with(b"/"));
+        let gone: Vec<i32> =
+            self.dirs.iter().filter(|(_, p)| beneath(p)).map(|(number, _)| *number).collect();
+        for number in gone {
+            self.dirs.remove(&number);
+            // It may have been deleted since.
+            let _ = inotify::remove_watch(&self.inotify, number);
+        }
     }
 
     /// A directory that appeared is watched too; what was in it already is told as new.
@@ -183,7 +208,11 @@ impl Watched {
         let Ok(added) = self.add(path) else { return changes.push(overflow()) };
         for prefix in added {
             let Ok(dir) = self.open(&prefix) else { continue };
-            for name in names(&dir) {
+            let names = names(&dir);
+            if names.len() + changes.len() > MAX_CHANGES {
+                return changes.push(overflow());
+            }
+            for name in names {
                 changes.push(FileChange { path: FileName(join(&prefix, &name)), kind: ChangeKind::Create });
             }
         }
@@ -217,6 +246,9 @@ fn names(dir: &OwnedFd) -> Vec<Vec<u8>> {
         let name = entry.file_name().to_bytes();
         if !matches!(name, b"." | b"..") && !name.starts_with(TEMPORARY) {
             names.push(name.to_vec());
+        }
+        if names.len() > MAX_CHANGES {
+            break;
         }
     }
     names

@@ -37,7 +37,7 @@ where
     tokio::select! {
         sent = send_output(&process, attach, holding.as_ref(), writer) => sent?,
         // The client hung up, or broke the protocol. The process does not mind.
-        heard = hear(&process, reader) => heard?,
+        heard = hear(&process, attach.hold, reader) => heard?,
     }
     writer.close().await
 }
@@ -114,9 +114,15 @@ async fn send_output<W: AsyncWrite + Unpin>(
 }
 
 /// Takes what the client says. Ends only with the client.
-async fn hear<R: AsyncRead + Unpin>(process: &Process, reader: &mut FrameReader<R>) -> Result<()> {
+async fn hear<R: AsyncRead + Unpin>(
+    process: &Process,
+    holds: bool,
+    reader: &mut FrameReader<R>,
+) -> Result<()> {
     while let Some(frame) = reader.next().await? {
         match frame.kind {
+            // Who only looks on cannot say what others still need.
+            Kind::Ack if !holds => {}
             Kind::Ack => {
                 process.log.borrow_mut().ack(frame.decode_ack()?);
                 process.room.notify_waiters();

@@ -50,6 +50,8 @@ pub struct Launch {
     /// Where the guest may become another user: user, group, groups.
     pub become_user: Option<(u32, u32, Vec<u32>)>,
     pub stdio: [OwnedFd; 3],
+    /// How many files it may open: what the guest was given, not what the guest took.
+    pub open_files: libc::rlimit,
     /// Stdio is a terminal that the command shall control.
     pub tty: bool,
 }
@@ -156,6 +158,8 @@ impl Keeper<'_> {
         unsafe {
             libc::setsid();
             libc::prctl(libc::PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0);
+            // Should somebody stop it, the guest's death wakes it.
+            libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGCONT, 0, 0, 0);
             libc::prctl(libc::PR_SET_NAME, c"seawall-keeper".as_ptr(), 0, 0, 0);
             for signal in
                 [libc::SIGTERM, libc::SIGINT, libc::SIGHUP, libc::SIGQUIT, libc::SIGUSR1, libc::SIGUSR2]
@@ -228,13 +232,30 @@ impl Keeper<'_> {
         if self.main > 0 {
             // SAFETY: the command was not reaped, so its number is still its own, and its group's.
             unsafe { libc::kill(-self.main, signal) };
+            return;
         }
+        // The command is gone; what it left behind is asked as politely.
+        for_each_child(|pid| {
+            // SAFETY: as in `kill_all`.
+            unsafe {
+                let group = libc::getpgid(pid);
+                if group > 1 && group != libc::getpgrp() {
+                    libc::kill(-group, signal);
+                } else {
+                    libc::kill(pid, signal);
+                }
+            }
+        });
     }
 
     /// Ends every child, then those that thereby became children, until there are none.
     fn kill_all(&mut self, signals: RawFd) {
         let mut pause = 1;
         loop {
+            if self.main > 0 {
+                // SAFETY: not reaped, so the number is its own. Also where the list cannot be read.
+                unsafe { libc::kill(-self.main, libc::SIGKILL) };
+            }
             for_each_child(|pid| {
                 // SAFETY: `pid` is a child that was not reaped, so the number is its own. Its group is
                 // in a session that a descendant made, so it has no other members than descendants.
@@ -292,6 +313,7 @@ impl Child<'_> {
             }
             // After the change of user, which would clear it.
             libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL, 0, 0, 0);
+            libc::setrlimit(libc::RLIMIT_NOFILE, &self.launch.open_files);
             reset_signals();
         }
         Ok(())

@@ -28,6 +28,9 @@ const DEFAULT_PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/s
 /// What the kernel would refuse anyway, with a better message.
 const MAX_ARGS_BYTES: usize = 1 << 20;
 
+/// What is kept of a command line to show it.
+const MAX_SHOWN: usize = 1024;
+
 /// The guest's ends of a process's stdio.
 pub enum Ends {
     Pipes { stdin: Option<OwnedFd>, stdout: OwnedFd, stderr: OwnedFd },
@@ -51,6 +54,7 @@ pub fn prepare(guest: &Guest, start: &StartProcess) -> Outcome<(Launch, Ends, Ve
         cwd,
         become_user,
         stdio,
+        open_files: guest.open_files,
         tty: start.tty.is_some(),
     };
     Ok((launch, ends, args))
@@ -134,7 +138,10 @@ fn candidates(program: &str, env: &Environment) -> Outcome<Vec<CString>> {
     };
     // Asking whether it is there costs a tenth of trying to execute it, and a directory that may not be
     // searched has nothing to offer, as for a shell.
-    let present = |candidate: &CString| rustix::fs::access(candidate, Access::EXISTS).is_ok();
+    let present = |candidate: &CString| {
+        // What is relative is meant from the command's directory, not from ours.
+        !candidate.as_bytes().starts_with(b"/") || rustix::fs::access(candidate, Access::EXISTS).is_ok()
+    };
     let all: Vec<CString> = path.as_bytes().split(|b| *b == b':').map(in_dir).collect::<Outcome<_>>()?;
     Ok(all.into_iter().filter(present).collect())
 }
@@ -209,6 +216,25 @@ fn c_string(bytes: &[u8]) -> Outcome<CString> {
         let shown = String::from_utf8_lossy(bytes).into_owned();
         invalid(format!("a zero byte in {shown:?}"))
     })
+}
+
+/// Arguments for a list: a command line may have a megabyte, and a list many of them.
+pub fn shortened(args: &[String]) -> Vec<String> {
+    let mut left = MAX_SHOWN;
+    let mut shown = Vec::new();
+    for arg in args {
+        let cut = arg.floor_char_boundary(left);
+        if cut < arg.len() {
+            shown.push(format!("{}…", &arg[..cut]));
+            break;
+        }
+        left -= cut;
+        shown.push(arg.clone());
+        if left == 0 {
+            break;
+        }
+    }
+    shown
 }
 
 /// The message for a command that could not be executed.

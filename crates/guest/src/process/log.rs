@@ -41,6 +41,8 @@ pub struct Log {
     next_reader: u64,
     limit: Option<u64>,
     truncated: u64,
+    /// With a limit: the first bytes of a character whose rest has not come, for each stream.
+    begun: [Vec<u8>; 3],
 }
 
 #[derive(Debug, PartialEq, Eq)]
@@ -77,6 +79,7 @@ impl Log {
             next_reader: 0,
             limit,
             truncated: 0,
+            begun: Default::default(),
         }
     }
 
@@ -134,6 +137,28 @@ impl Log {
 
     /// Adds what was read. Beyond the limit it is only counted.
     pub fn push(&mut self, stream: OutputStream, bytes: &[u8]) {
+        if self.limit.is_none() {
+            return self.push_whole(stream, bytes);
+        }
+        // A limit must not fall into a character, so one that is not whole yet waits for its rest.
+        let mut bytes = [std::mem::take(self.begun_of(stream)), bytes.to_vec()].concat();
+        *self.begun_of(stream) = bytes.split_off(bytes.len() - unfinished(&bytes));
+        self.push_whole(stream, &bytes);
+    }
+
+    /// Nothing more comes: what has begun is all there is.
+    pub fn flush(&mut self) {
+        for stream in [OutputStream::Stdout, OutputStream::Stderr, OutputStream::Tty] {
+            let begun = std::mem::take(self.begun_of(stream));
+            self.push_whole(stream, &begun);
+        }
+    }
+
+    fn begun_of(&mut self, stream: OutputStream) -> &mut Vec<u8> {
+        &mut self.begun[usize::from(stream.code() - 1)]
+    }
+
+    fn push_whole(&mut self, stream: OutputStream, bytes: &[u8]) {
         let kept = self.within_limit(bytes);
         self.truncated += (bytes.len() - kept) as u64;
         let bytes = &bytes[..kept];
@@ -232,6 +257,23 @@ impl Log {
     }
 }
 
+/// How many bytes at the end are the beginning of a character.
+fn unfinished(bytes: &[u8]) -> usize {
+    let from = bytes.len().saturating_sub(3);
+    for (at, byte) in bytes.iter().enumerate().skip(from).rev() {
+        let wanted = match byte {
+            0x80..=0xBF => continue,
+            0xC2..=0xDF => 2,
+            0xE0..=0xEF => 3,
+            0xF0..=0xF4 => 4,
+            _ => return 0,
+        };
+        let there = bytes.len() - at;
+        return if there < wanted { there } else { 0 };
+    }
+    0
+}
+
 /// The length of `bytes` without a character that `next` shows to be cut.
 fn whole_characters(bytes: &[u8], next: u8) -> usize {
     let is_continuation = |b: u8| b & 0xC0 == 0x80;
@@ -310,6 +352,16 @@ mod tests {
     }
 
     #[test]
+    fn what_is_no_text_is_kept_all_the_same() {
+        let mut log = Log::new(WhenFull::DropOldest, Some(100));
+        log.push(OutputStream::Stdout, b"a\xe2");
+        log.push(OutputStream::Stderr, b"x");
+        log.push(OutputStream::Stdout, b"b\xff\xe2\x82");
+        log.flush();
+        assert_eq!(log.end(), 7);
+    }
+
+    #[test]
     fn the_limit_does_not_cut_a_character() {
         let mut log = Log::new(WhenFull::DropOldest, Some(4));
         log.push(OutputStream::Stdout, "abc€def".as_bytes());
@@ -341,9 +393,12 @@ mod tests {
         }
 
         #[test]
-        fn limits_hold_and_keep_text_whole(text in "\\PC{0,80}", limit in 0u64..100) {
+        fn limits_hold_and_keep_text_whole(text in "\\PC{0,80}", limit in 0u64..100, step in 1usize..9) {
             let mut log = Log::new(WhenFull::DropOldest, Some(limit));
-            log.push(OutputStream::Stdout, text.as_bytes());
+            for piece in text.as_bytes().chunks(step) {
+                log.push(OutputStream::Stdout, piece);
+            }
+            log.flush();
             let kept = all(&mut log, 0);
             prop_assert!(kept.len() as u64 <= limit);
             prop_assert!(std::str::from_utf8(&kept).is_ok());

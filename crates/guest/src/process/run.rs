@@ -2,7 +2,7 @@
 
 use super::{
     Input, Process, keeper,
-    launch::{Ends, exec_fault, prepare},
+    launch::{Ends, exec_fault, prepare, shortened},
     log::Log,
     words::{MESSAGE, Said, Step},
 };
@@ -81,7 +81,7 @@ pub async fn launch(guest: &Rc<Guest>, start: &StartProcess) -> Outcome<Rc<Proce
         id: start.process,
         pid,
         keeper,
-        args,
+        args: shortened(&args),
         tag: start.tag.clone(),
         tty: pipes.tty.clone(),
         started_at_ms: now_ms(),
@@ -228,7 +228,7 @@ async fn pump(process: Rc<Process>, stream: OutputStream, source: Source) {
             }
             Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
             Err(error) => {
-                eprintln!("seawall-guest: reading output of {}: {error}", process.id);
+                crate::say!("reading output of {}: {error}", process.id);
                 break;
             }
         }
@@ -277,7 +277,7 @@ async fn wait_readable(process: &Process, source: &Source, drained: bool) {
         tokio::select! {
             result = source.readable() => {
                 if let Err(error) = result {
-                    eprintln!("seawall-guest: waiting for output of {}: {error}", process.id);
+                    crate::say!("waiting for output of {}: {error}", process.id);
                 }
                 return;
             }
@@ -324,11 +324,8 @@ async fn supervise(known: Known, process: Rc<Process>, limits: Limits) {
                     process.exited.set(Some(status));
                     process.changed.notify_waiters();
                     match process.ending.get() {
-                        None => {
-                            // It ended by itself: its time does not matter any more.
-                            deadline = None;
-                            spawn_local(settle(guest.clone(), process.clone()));
-                        }
+                        // It ended by itself. What it left behind has until the deadline.
+                        None => drop(spawn_local(settle(guest.clone(), process.clone()))),
                         // What it left behind goes with it, at once.
                         Some(reason) => process.kill(reason),
                     }
@@ -343,7 +340,7 @@ async fn supervise(known: Known, process: Rc<Process>, limits: Limits) {
                 }
             },
             () = sleep_until(due), if deadline.is_some() => {
-                if polite {
+                if polite && process.exited.get().is_none() {
                     polite = false;
                     process.ask_to_end(ExitReason::Timeout);
                     deadline = Some(Instant::now() + limits.grace);
@@ -376,6 +373,7 @@ async fn settle(guest: Rc<Guest>, process: Rc<Process>) {
     if process.status.borrow().is_some() {
         return;
     }
+    process.log.borrow_mut().flush();
     let log = process.log.borrow();
     let (code, signal) = decode(process.exited.get());
     let reason = match (process.ending.get(), process.exited.get()) {
@@ -411,6 +409,8 @@ async fn listen(ctl: &AsyncFd<OwnedFd>) -> Option<Said> {
         match read {
             Ok(Ok(n)) => return Said::parse(&buffer[..n]),
             Ok(Err(error)) if error.kind() == io::ErrorKind::Interrupted => {}
+            // It left without reading our last word. What it said before is still to come.
+            Ok(Err(error)) if error.kind() == io::ErrorKind::ConnectionReset => {}
             Ok(Err(_)) => return None,
             Err(_would_block) => {}
         }

@@ -32,6 +32,9 @@ use std::{
     path::{Path, PathBuf},
 };
 
+/// How the folders of removed boxes begin.
+const GONE: &str = ".gone-";
+
 /// What a box was asked to be.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Intent {
@@ -58,6 +61,12 @@ impl Folders {
         let folders = Folders { boxes: data.join("local/boxes"), volumes: data.join("local/volumes") };
         for dir in [&folders.boxes, &folders.volumes] {
             make_private(dir).map_err(|e| io_error(dir, e))?;
+        }
+        for entry in fs::read_dir(&folders.boxes).map_err(|e| io_error(&folders.boxes, e))?.flatten() {
+            if entry.file_name().to_string_lossy().starts_with(GONE) {
+                // Best effort: it is nobody's, and the next one tries again.
+                let _ = remove_tree(&entry.path());
+            }
         }
         // Other users than ours may run in a box: they get through to their own folder, and see no other.
         for dir in [data.join("local"), folders.volumes.clone()] {
@@ -162,8 +171,9 @@ impl Folders {
                 Err(error) => return Err(io_error(&dir, error)),
             }
         }
-        // Other users than ours may run in the box; they have to get through to their folders.
-        fs::set_permissions(&root, fs::Permissions::from_mode(0o755)).map_err(|e| io_error(&root, e))
+        // As root, other users may run in the box, and have to get through to their folders.
+        let mode = if rustix::process::geteuid().is_root() { 0o755 } else { 0o700 };
+        fs::set_permissions(&root, fs::Permissions::from_mode(mode)).map_err(|e| io_error(&root, e))
     }
 
     pub fn info(&self, id: SandboxId) -> Result<BoxInfo> {
@@ -225,10 +235,18 @@ impl Folders {
             true => vec![root],
             false => vec![root.join("home"), root.join("tmp")],
         };
-        for path in gone.iter().chain([&self.of(id)]) {
+        for path in &gone {
             remove_tree(path).map_err(|e| io_error(path, e))?;
         }
-        Ok(())
+        // In one step, so that a crash leaves a box or none; what is left of it goes when opening.
+        let (folder, aside) = (self.of(id), self.boxes.join(format!("{GONE}{id}")));
+        match fs::rename(&folder, &aside) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+            // An earlier removal was cut short there, or there is no space for a new name.
+            Err(_) => remove_tree(&folder).map_err(|e| io_error(&folder, e))?,
+            Ok(()) => {}
+        }
+        remove_tree(&aside).map_err(|e| io_error(&aside, e))
     }
 }
 

@@ -32,6 +32,9 @@ cases!("exec";
     a_timeout_ends_descendants_and_nothing_else [Programs];
     what_ignores_the_polite_signal_is_killed [Programs];
     stopping_its_keeper_saves_no_command [Programs];
+    a_timeout_ends_what_was_left_behind [Programs];
+    a_stop_is_polite_to_what_was_left_behind [Programs];
+    long_arguments_do_not_break_the_list [Programs];
     start_twice_is_once;
     start_twice_at_the_same_time_runs_once [Programs];
     processes_are_listed;
@@ -369,4 +372,39 @@ async fn stopping_its_keeper_saves_no_command(cx: Cx) -> Result<()> {
     ensure!(status.reason == ExitReason::Timeout, "{status:?}");
     ensure!(began.elapsed() < Duration::from_secs(30), "{:?}", began.elapsed());
     cx.none_left(&mark).await
+}
+
+/// The command is long gone when its time is up; what it left in the background is not.
+async fn a_timeout_ends_what_was_left_behind(cx: Cx) -> Result<()> {
+    let sandbox = cx.sandbox().await?;
+    let mark = long_sleep();
+    let script = format!("setsid sleep {mark} >/dev/null 2>&1 & exit 3");
+    let start = StartProcess { timeout_ms: Some(1500), ..StartProcess::new(["sh", "-c", script.as_str()]) };
+    let status = sandbox.finish(start).await?.status;
+    ensure!(status.code == Some(3) && status.reason == ExitReason::Exited, "{status:?}");
+    ensure!(eventually(|| async { !cx.fixture.alive(&mark).is_empty() }).await, "it has until the deadline");
+    cx.none_left(&mark).await
+}
+
+async fn a_stop_is_polite_to_what_was_left_behind(cx: Cx) -> Result<()> {
+    let sandbox = cx.sandbox().await?;
+    let daemon = "trap 'echo bye > farewell; exit' TERM; touch ready; while :; do sleep 0.05; done";
+    let script = format!("setsid sh -c \"{daemon}\" >/dev/null 2>&1 & exit 0");
+    sandbox.finish(StartProcess::new(["sh", "-c", script.as_str()])).await?;
+    ensure!(eventually(|| async { sandbox.take("ready").await.is_ok() }).await);
+    cx.provider.stop(sandbox.id, Duration::from_secs(5)).await?;
+    cx.provider.start(sandbox.id).await?;
+    ensure!(sandbox.take("farewell").await? == b"bye\n");
+    Ok(())
+}
+
+async fn long_arguments_do_not_break_the_list(cx: Cx) -> Result<()> {
+    let sandbox = cx.sandbox().await?;
+    let long = "ü".repeat(50_000);
+    for _ in 0..12 {
+        sandbox.finish(StartProcess::new(["true", long.as_str()])).await?;
+    }
+    let listed = sandbox.guest.processes().await?;
+    ensure!(listed.len() == 12 && listed[0].args[0] == "true" && listed[0].args[1].ends_with('…'));
+    Ok(())
 }

@@ -27,6 +27,7 @@ cases!("exec_output";
     block_loses_nothing_to_a_slow_reader [Programs];
     an_attached_reader_loses_nothing [Programs];
     block_waits_for_a_reader_who_comes_later [Programs];
+    who_looks_on_acknowledges_nothing [Programs];
     drop_oldest_never_waits_and_tells_the_gap [Programs];
 );
 
@@ -194,4 +195,22 @@ async fn drop_oldest_never_waits_and_tells_the_gap(cx: Cx) -> Result<()> {
     let kept = body.get(kept_from as usize..).context("a gap beyond the end")?;
     ensure!(!kept.is_empty(), "nothing was kept");
     ensure_same(&output.stdout, kept)
+}
+
+/// With `block` only a reader that the process waits for decides what may be forgotten.
+async fn who_looks_on_acknowledges_nothing(cx: Cx) -> Result<()> {
+    let sandbox = cx.sandbox().await?;
+    let body = put_pattern(&sandbox.guest, "big", 6 * MIB).await?;
+    let start = StartProcess { when_full: WhenFull::Block, ..StartProcess::new(["cat", "big"]) };
+    sandbox.guest.start_detached(start.clone()).await?;
+    let look = Attach { process: start.process, from: 0, hold: false, follow: true };
+    let mut observer = sandbox.guest.attach(look).await?;
+    while observer.offset() < 2 * MIB as u64 {
+        observer.next().await?;
+    }
+    drop(observer);
+    let hold = Attach { hold: true, ..look };
+    let output = Output::of(sandbox.guest.attach(hold).await?).await?;
+    ensure!(output.gaps.is_empty(), "{:?}", output.gaps);
+    ensure_same(&output.stdout, &body)
 }

@@ -75,6 +75,7 @@ async fn directory(
             progress.warn(&format!("{path} cannot be read ({why}): left out"));
         }
         count += page.entries.len();
+        let empty = page.entries.is_empty();
         if count > MAX_ENTRIES {
             bail!("the sandbox names more than {MAX_ENTRIES} files: refused");
         }
@@ -82,6 +83,9 @@ async fn directory(
             if let Some(directory) = take(guest, source, entry, &tree, &mut flight, progress).await? {
                 directories.push(directory);
             }
+        }
+        if empty && page.next.is_some() {
+            bail!("the sandbox sends pages without files: refused");
         }
         match page.next {
             // The order is part of the promise, and keeps a listing from going round in circles.

@@ -91,8 +91,12 @@ async fn directory(
     target: &FileName,
     progress: &Progress,
 ) -> Result<()> {
-    make_dir(guest, target, meta).await?;
-    let mut directories = vec![(target.clone(), meta.mode(), walk::mtime(meta))];
+    let mut directories = Vec::new();
+    // One that was there stays as it is.
+    if is_dir(guest, target).await? != Some(true) {
+        make_dir(guest, target, meta).await?;
+        directories.push((target.clone(), meta.mode(), walk::mtime(meta)));
+    }
     let mut flight: JoinSet<Result<()>> = JoinSet::new();
     let mut walk = walk::beneath(source);
     while let Some(found) = walk.recv().await {
