@@ -2,7 +2,7 @@
 
 use crate::{Error, Result};
 use seawall_api::ErrorKind;
-use seawall_wire::Guest;
+use seawall_wire::{Guest, Listener};
 use std::{net::SocketAddr, time::Duration};
 use tokio::{
     io::copy_bidirectional,
@@ -13,6 +13,10 @@ use tokio::{
 
 /// Connections that one tunnel carries at the same time, so that the wire has room for other calls.
 const MAX_CONNECTIONS: usize = 96;
+
+/// How often and how long a port of a broken wire is tried again.
+const LISTEN_TRIES: u32 = 60;
+const LISTEN_PAUSE: Duration = Duration::from_millis(500);
 
 /// A port of a sandbox, reachable on the host while this lives.
 #[derive(Debug)]
@@ -75,6 +79,24 @@ pub(crate) async fn forward(guest: Guest, port: u16, bind: SocketAddr) -> Result
     Ok(Forward { local, task })
 }
 
+/// A port whose wire broke is opened again, unless the sandbox is gone or somebody else has control.
+async fn listen_again(guest: &Guest, port: u16, mut error: seawall_wire::Error) -> Option<Listener> {
+    for _ in 0..LISTEN_TRIES {
+        sleep(LISTEN_PAUSE).await;
+        match guest.listen(port).await {
+            Ok(listener) => return Some(listener),
+            // The port may still be the old listener's for a moment.
+            Err(next) if next.is_retryable() || next.kind() == ErrorKind::Conflict => error = next,
+            Err(next) => {
+                error = next;
+                break;
+            }
+        }
+    }
+    tracing::warn!(%error, port, "a port in a sandbox is closed");
+    None
+}
+
 /// `guest` must hold the control wire.
 pub(crate) async fn expose(guest: Guest, port: u16, target: SocketAddr) -> Result<Expose> {
     let mut listener = guest.listen(port).await?;
@@ -84,10 +106,13 @@ pub(crate) async fn expose(guest: Guest, port: u16, target: SocketAddr) -> Resul
         loop {
             let mut inside = match listener.accept().await {
                 Ok(inside) => inside,
-                Err(error) => {
-                    tracing::warn!(%error, port, "a port in a sandbox is closed");
-                    return;
-                }
+                Err(error) => match listen_again(&guest, port, error).await {
+                    Some(again) => {
+                        listener = again;
+                        continue;
+                    }
+                    None => return,
+                },
             };
             if connections.len() >= MAX_CONNECTIONS {
                 tracing::warn!(port, "too many connections from a sandbox; one was refused");

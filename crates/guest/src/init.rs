@@ -110,7 +110,7 @@ fn reap_now() {
 }
 
 /// Ends children that are no keepers: what a killed keeper left.
-pub fn end_strays(guest: &Guest) {
+pub async fn end_strays(guest: &Guest) {
     // Each round ends those that are children now; theirs become children for the next.
     for _ in 0..1000 {
         reap_now();
@@ -123,7 +123,7 @@ pub fn end_strays(guest: &Guest) {
             // A child that was not reaped keeps its number, so this cannot hit another.
             let _ = rustix::process::kill_process(pid, Signal::KILL);
         }
-        std::thread::sleep(Duration::from_millis(1));
+        tokio::time::sleep(Duration::from_millis(1)).await;
     }
     crate::say!("processes of a killed keeper do not end");
 }
@@ -190,7 +190,7 @@ async fn stop_when_asked(guest: &Rc<Guest>) {
     for process in guest.processes.all() {
         process.wait_gone().await;
     }
-    end_strays(guest);
+    end_strays(guest).await;
     // Clients that wait for an end get it before the wire goes.
     sleep_until(Instant::now() + Duration::from_millis(5)).await;
     if let Some(path) = &guest.config.end

@@ -16,12 +16,17 @@ use seawall_wire::{
 use std::{
     io,
     net::{Ipv4Addr, Ipv6Addr},
+    sync::Arc,
 };
 use tokio::{
     io::{AsyncRead, AsyncWrite, copy_bidirectional},
     net::{TcpListener, TcpStream},
+    sync::{OwnedSemaphorePermit, Semaphore},
     task::spawn_local,
 };
+
+/// Connections to one listened port at the same time.
+const MAX_CONNECTIONS: usize = 128;
 
 /// From the host to a port in the box.
 pub async fn connect(port: u16, reader: Reader, mut writer: Writer) -> Result<()> {
@@ -60,10 +65,13 @@ pub async fn listen(port: u16, mux: Mux, mut reader: Reader, mut writer: Writer)
         }
     };
     writer.message(Kind::Reply, &Listening { port }).await?;
+    let slots = Arc::new(Semaphore::new(MAX_CONNECTIONS));
     loop {
+        // More connections wait in the kernel, as with any busy server.
+        let Ok(slot) = slots.clone().acquire_owned().await else { return Ok(()) };
         tokio::select! {
             taken = listener.accept() => match taken {
-                Ok((tcp, _)) => drop(spawn_local(hand_over(port, tcp, mux.clone()))),
+                Ok((tcp, _)) => drop(spawn_local(hand_over(port, tcp, mux.clone(), slot))),
                 Err(error) => {
                     crate::say!("port {port}: {error}");
                     tokio::time::sleep(std::time::Duration::from_millis(50)).await;
@@ -75,7 +83,7 @@ pub async fn listen(port: u16, mux: Mux, mut reader: Reader, mut writer: Writer)
     }
 }
 
-async fn hand_over(port: u16, tcp: TcpStream, mux: Mux) {
+async fn hand_over(port: u16, tcp: TcpStream, mux: Mux, _slot: OwnedSemaphorePermit) {
     let opened = async {
         let (read, write) = tokio::io::split(mux.open().await?);
         let mut writer = FrameWriter::new(write);

@@ -118,7 +118,9 @@ impl Link {
     }
 
     pub(crate) async fn disconnect(&self) {
-        if let Some(live) = self.live.lock().await.take() {
+        // A wire that is just being made is let be: whoever wants it gets it, or an error.
+        let Ok(mut live) = self.live.try_lock() else { return };
+        if let Some(live) = live.take() {
             live.driver.abort();
             self.state.send_replace(LinkState::Idle);
         }

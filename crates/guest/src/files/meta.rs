@@ -144,6 +144,9 @@ fn is_dir(parent: &OwnedFd, name: &[u8]) -> bool {
 }
 
 fn move_file(place: &Place, moved: &MoveFile) -> Outcome<()> {
+    if place.path.shown() == "/work" {
+        return Err(Fault::new(ErrorKind::Denied, "the workspace itself stays; move what is in it"));
+    }
     let to = place.at(moved.from.root, &moved.to)?;
     let (from_dir, from_name) = place.path.parent(place.root())?;
     let (to_dir, to_name) = to.path.parent(to.root())?;

@@ -39,6 +39,8 @@ use tokio::{
 const GRACE: Duration = Duration::from_millis(500);
 /// How long a program may take to load: a slow disk, not a stopped keeper.
 const START_PATIENCE: Duration = Duration::from_secs(30);
+/// More than any pipe of ours holds.
+const MAX_PIPE: usize = 512 << 10;
 /// How much is read at once.
 const CHUNK: usize = 128 << 10;
 
@@ -67,7 +69,7 @@ pub async fn launch(guest: &Rc<Guest>, start: &StartProcess) -> Outcome<Rc<Proce
                 let _ = rustix::process::kill_process(pid, Signal::KILL);
             }
             drop(known);
-            crate::init::end_strays(guest);
+            crate::init::end_strays(guest).await;
             return Err(Fault::new(ErrorKind::ExecFailed, "the command did not start in time"));
         }
     };
@@ -203,14 +205,20 @@ fn read_into(fd: impl AsFd, buffer: &mut BytesMut) -> io::Result<usize> {
 /// Carries one stream of output into the log, as fast as the log has room.
 async fn pump(process: Rc<Process>, stream: OutputStream, source: Source) {
     let mut buffer = BytesMut::new();
-    let mut drained = false;
+    let (mut drained, mut since_exit) = (false, 0);
     loop {
         wait_for_room(&process).await;
         buffer.reserve(CHUNK);
         let last_look = process.exited.get().is_some() && !drained;
         match source.try_read(&mut buffer, last_look) {
             Ok(0) => break,
-            Ok(_) => {
+            Ok(n) => {
+                // A pipe holds less than this: what comes now, others printed after the command's end.
+                since_exit += if last_look { n } else { 0 };
+                if since_exit > MAX_PIPE && !drained {
+                    drained = true;
+                    note_drained(&process);
+                }
                 let bytes = buffer.split().freeze();
                 keep_or_count(&mut process.log.borrow_mut(), stream, bytes);
                 process.changed.notify_waiters();
@@ -335,7 +343,7 @@ async fn supervise(known: Known, process: Rc<Process>, limits: Limits) {
                 None => {
                     // Somebody killed the keeper. Its descendants are the guest's now.
                     guest.processes.keepers.borrow_mut().remove(&process.keeper);
-                    crate::init::end_strays(&guest);
+                    crate::init::end_strays(&guest).await;
                     break;
                 }
             },
