@@ -61,17 +61,10 @@ pub async fn launch(guest: &Rc<Guest>, start: &StartProcess) -> Outcome<Rc<Proce
     let known = Known { guest: guest.clone(), keeper };
     drop((launch, theirs));
     let ctl = crate::poll::watch(ours).map_err(|error| from_io("a socket", &error))?;
-    let said = match timeout(START_PATIENCE, listen(&ctl)).await {
-        Ok(said) => said,
-        Err(_) => {
-            // Stopped before it could say anything, by somebody who should not.
-            if let Some(pid) = Pid::from_raw(keeper.cast_signed()) {
-                let _ = rustix::process::kill_process(pid, Signal::KILL);
-            }
-            drop(known);
-            crate::init::end_strays(guest).await;
-            return Err(Fault::new(ErrorKind::ExecFailed, "the command did not start in time"));
-        }
+    let Some(said) = first_word(&ctl, keeper).await else {
+        drop(known);
+        crate::init::end_strays(guest).await;
+        return Err(Fault::new(ErrorKind::ExecFailed, "the command did not start in time"));
     };
     let pid = match said {
         Some(Said::Started { pid }) => pid,
@@ -106,6 +99,20 @@ pub async fn launch(guest: &Rc<Guest>, start: &StartProcess) -> Outcome<Rc<Proce
     }
     spawn_local(supervise(known, process.clone(), Limits::of(start)));
     Ok(process)
+}
+
+/// What a new keeper says first; none where it says nothing, and was ended. Its command may have stopped it
+/// before it could speak, so it is woken now and then.
+async fn first_word(ctl: &AsyncFd<OwnedFd>, keeper: u32) -> Option<Option<Said>> {
+    let pid = Pid::from_raw(keeper.cast_signed())?;
+    for _ in 0..START_PATIENCE.as_secs() {
+        if let Ok(said) = timeout(Duration::from_secs(1), listen(ctl)).await {
+            return Some(said);
+        }
+        let _ = rustix::process::kill_process(pid, Signal::CONT);
+    }
+    let _ = rustix::process::kill_process(pid, Signal::KILL);
+    None
 }
 
 fn failed(start: &StartProcess, args: &[String], errno: i32, step: Step) -> Fault {
