@@ -36,7 +36,8 @@ fn main() -> ExitCode {
 }
 
 fn run(cli: Cli) -> anyhow::Result<i32> {
-    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
+    // One thread: a command waits much and computes little, and threads would wake each other for each word.
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let result = runtime.block_on(commands::dispatch(cli));
     // Cut-off work drops what it holds, e.g. half-written files; a stalled stdout gets no longer.
     runtime.shutdown_timeout(Duration::from_secs(1));

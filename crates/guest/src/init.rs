@@ -190,6 +190,7 @@ async fn stop_when_asked(guest: &Rc<Guest>) {
     for process in guest.processes.all() {
         process.wait_gone().await;
     }
+    guest.processes.let_keepers_go();
     end_strays(guest).await;
     // Clients that wait for an end get it before the wire goes.
     sleep_until(Instant::now() + Duration::from_millis(5)).await;

@@ -1,12 +1,15 @@
 //! Processes: the table of those that run and of those that ended lately.
 //!
-//! [`keeper`] holds a command and its descendants, [`log`] its output, [`launch`] makes a request into
+//! [`keeper`] holds a command and its descendants, [`pool`] the keepers that wait for one, [`log`] its output, [`launch`] makes a request into
 //! something that can be executed, [`run`] looks after one until its end, [`attach`] is a client at it.
 
 pub mod attach;
+pub mod handover;
 pub mod keeper;
 pub mod launch;
 pub mod log;
+pub mod plan;
+pub mod pool;
 pub mod run;
 pub mod words;
 
@@ -53,6 +56,10 @@ pub struct Processes {
     ended: RefCell<Vec<ProcessId>>,
     /// The guest's own children. Any other child is what a killed keeper left.
     keepers: RefCell<HashSet<u32>>,
+    /// Those of them that have nothing to keep.
+    waiting: RefCell<Vec<pool::Waiting>>,
+    /// Somebody lets go of them in time.
+    dismissing: Cell<bool>,
     /// Being started, with whom to tell when that is done.
     starting: RefCell<HashMap<ProcessId, Rc<Notify>>>,
 }
@@ -78,7 +85,8 @@ pub struct Process {
     /// Readers moved on, so there may be room.
     pub room: Notify,
     pub input: Mutex<Input>,
-    ctl: AsyncFd<OwnedFd>,
+    /// The keeper's ear, while there is a keeper: ended processes are many and descriptors few.
+    ctl: RefCell<Option<Rc<AsyncFd<OwnedFd>>>>,
     /// Why its end is being brought about, if it is.
     ending: Cell<Option<ExitReason>>,
     /// The command itself ended; what it printed is being read to its end.
@@ -117,6 +125,11 @@ impl Processes {
     /// Whether a child of the guest is one of its keepers.
     pub fn is_keeper(&self, pid: u32) -> bool {
         self.keepers.borrow().contains(&pid)
+    }
+
+    /// Ends those that wait for a command.
+    pub fn let_keepers_go(&self) {
+        self.waiting.take();
     }
 
     /// Those of which anything is left, a forgotten daemon included.
@@ -239,10 +252,11 @@ impl Process {
     }
 
     fn tell(&self, tell: Tell) {
+        let Some(ctl) = self.ctl.borrow().clone() else { return };
         // The socket holds many messages; one that does not fit follows others that end it anyway. A
         // keeper that is gone needs none.
         let _ = rustix::net::send(
-            self.ctl.get_ref().as_fd(),
+            ctl.get_ref().as_fd(),
             &tell.to_bytes(),
             rustix::net::SendFlags::NOSIGNAL | rustix::net::SendFlags::DONTWAIT,
         );

@@ -7,6 +7,7 @@
 //! Invariant: nothing that the other side sends makes this side allocate without a bound, wait without
 //! an end, or panic.
 
+mod coalesce;
 pub mod error;
 pub mod framed;
 pub mod handshake;

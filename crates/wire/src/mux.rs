@@ -4,7 +4,10 @@
 //! side's. Each holds a window of 256 KiB unread at the most, and all of them together 8 MiB more: that is
 //! the memory the other side can make this one hold for a wire.
 
-use crate::{Duplex, Error, Result};
+use crate::{
+    Duplex, Error, Result,
+    coalesce::{Coalesced, Turn},
+};
 use futures::future::poll_fn;
 use std::{
     collections::VecDeque,
@@ -79,12 +82,14 @@ impl Mux {
                 YAMUX_STREAMS * yamux::DEFAULT_CREDIT as usize + EXTRA_WINDOW,
             ))
             .set_split_send_size(256 << 10);
+        let turn = Turn::default();
+        let io = Coalesced::new(io, turn.clone());
         let connection = yamux::Connection::new(io.compat(), config, mode);
         let (open, opening) = mpsc::channel(16);
         let (accepted, streams) = mpsc::channel(MAX_TAKEN);
         let mux = Mux { open, permits: Arc::new(Semaphore::new(MAX_OPEN)) };
         let keep = mux.open.downgrade();
-        (mux, Incoming { streams }, drive(connection, opening, keep, accepted))
+        (mux, Incoming { streams }, drive(connection, turn, opening, keep, accepted))
     }
 
     /// A new stream. Waits while too many are open.
@@ -105,6 +110,7 @@ impl Mux {
 /// Turns the wheel until the wire ends or nobody holds it any more.
 async fn drive<T>(
     mut connection: yamux::Connection<T>,
+    turn: Turn,
     mut opening: mpsc::Receiver<Opening>,
     keep: mpsc::WeakSender<Opening>,
     accepted: mpsc::Sender<MuxStream>,
@@ -115,6 +121,7 @@ where
     let mut waiting = VecDeque::new();
     let taken = Arc::new(Semaphore::new(MAX_TAKEN));
     let ended = poll_fn(|cx| {
+        turn.begin();
         loop {
             match opening.poll_recv(cx) {
                 Poll::Ready(Some(reply)) => {
@@ -147,11 +154,14 @@ where
                 }
                 Poll::Ready(Some(Err(error))) => return Poll::Ready(Some(error.to_string())),
                 Poll::Ready(None) => return Poll::Ready(Some("the other side closed it".into())),
+                // Once more, for what was held back.
+                Poll::Pending if turn.end() => {}
                 Poll::Pending => return Poll::Pending,
             }
         }
     })
     .await;
+    turn.end();
     match ended {
         Some(reason) => reason,
         None => {

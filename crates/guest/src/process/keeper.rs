@@ -5,24 +5,29 @@
 //! from this command" is "all children of the keeper, again and again until there are none". Children
 //! cannot vanish from it before it reaps them, so it never signals a number that was given to another.
 //!
-//! It ends when its last descendant is gone. When the guest dies it ends them all.
+//! When its last descendant is gone it says so and waits for the next command: forking anew would cost
+//! as much as starting a program does. It ends when the guest lets go of it. When the guest dies in
+//! between it ends all its descendants.
 //!
 //! After the fork only async-signal-safe calls are made and nothing is allocated: the guest may have
 //! had other threads.
 
-use super::words::{MESSAGE, Step, Tell, message};
+use super::{
+    handover::{Order, Space, next_order},
+    plan::Plan,
+    words::{MESSAGE, Step, Tell, message},
+};
 use libc::{c_char, c_int, c_void, pid_t};
-use rustix::fd::{AsRawFd, BorrowedFd, OwnedFd, RawFd};
+use rustix::fd::{AsRawFd, BorrowedFd, RawFd};
 use std::{
-    ffi::CString,
     io, ptr,
     sync::atomic::{AtomicI32, Ordering},
 };
 
 /// Where the keeper has its things, once it has tidied up.
-const CTL: RawFd = 3;
+pub const CTL: RawFd = 3;
 const LOCK: RawFd = 4;
-const CWD: RawFd = 5;
+pub const CWD: RawFd = 5;
 const FIRST_OTHER: u32 = 6;
 /// Descriptors are parked from here on while the low ones are arranged.
 const PARK: c_int = 64;
@@ -40,26 +45,11 @@ const HANDLED: [c_int; 8] = [
 /// For the child until it executes its program.
 const STACK: usize = 16 << 10;
 
-/// A command, ready to run: everything that needs memory was done.
-pub struct Launch {
-    /// The program, at the places where it may be.
-    pub candidates: Vec<CString>,
-    pub args: Vec<CString>,
-    pub env: Vec<CString>,
-    pub cwd: OwnedFd,
-    /// Where the guest may become another user: user, group, groups.
-    pub become_user: Option<(u32, u32, Vec<u32>)>,
-    pub stdio: [OwnedFd; 3],
-    /// How many files it may open: what the guest was given, not what the guest took.
-    pub open_files: libc::rlimit,
-    /// Stdio is a terminal that the command shall control.
-    pub tty: bool,
-}
-
-/// Forks a keeper for `launch`. It answers on the other end of `ctl`, and holds `lock` while it lives.
-pub fn fork(launch: &Launch, ctl: BorrowedFd<'_>, lock: Option<BorrowedFd<'_>>) -> io::Result<u32> {
-    let pointers = Pointers::new(launch);
+/// Forks a keeper for `order`. It answers on the other end of `ctl`, and holds `lock` while it lives.
+pub fn fork(order: &Order<'_>, ctl: BorrowedFd<'_>, lock: Option<BorrowedFd<'_>>) -> io::Result<u32> {
+    let mut table = vec![ptr::null(); order.pointers];
     let mut stack = vec![0u8; STACK];
+    let space = Space::get()?;
     // SAFETY: an all-zero sigset_t is valid memory for sigfillset to fill.
     let (mut all, mut before): (libc::sigset_t, libc::sigset_t) = unsafe { std::mem::zeroed() };
     // SAFETY: both sets live on this stack. Signals wait until the keeper has no handler of ours left.
@@ -71,8 +61,8 @@ pub fn fork(launch: &Launch, ctl: BorrowedFd<'_>, lock: Option<BorrowedFd<'_>>) 
     // returns.
     let pid = unsafe { libc::fork() };
     if pid == 0 {
-        let lock = lock.map_or(-1, |fd| fd.as_raw_fd());
-        Keeper { launch, pointers: &pointers, stack: &mut stack, main: 0 }.run(ctl.as_raw_fd(), lock);
+        settle(order.fds.map(|fd| fd.as_raw_fd()), ctl.as_raw_fd(), lock.map_or(-1, |fd| fd.as_raw_fd()));
+        Keeper { stack: &mut stack, signals: child_signals(), main: 0 }.run(order.bytes, &mut table, space);
     }
     let error = io::Error::last_os_error();
     // SAFETY: restores the mask that was saved above.
@@ -80,42 +70,35 @@ pub fn fork(launch: &Launch, ctl: BorrowedFd<'_>, lock: Option<BorrowedFd<'_>>) 
     u32::try_from(pid).map_err(|_| error)
 }
 
-/// The null-terminated arrays that `execve` takes. They borrow from the launch.
-struct Pointers {
-    args: Vec<*const c_char>,
-    env: Vec<*const c_char>,
-}
-
-impl Pointers {
-    fn new(launch: &Launch) -> Self {
-        let all =
-            |strings: &[CString]| strings.iter().map(|s| s.as_ptr()).chain([ptr::null()]).collect::<Vec<_>>();
-        Pointers { args: all(&launch.args), env: all(&launch.env) }
-    }
-}
-
 struct Keeper<'a> {
-    launch: &'a Launch,
-    pointers: &'a Pointers,
     stack: &'a mut [u8],
+    signals: RawFd,
     /// The command, until it was reaped.
     main: pid_t,
 }
 
 /// What the child, which shares the keeper's memory, tells when it cannot execute.
 struct Child<'a> {
-    launch: &'a Launch,
-    pointers: &'a Pointers,
+    plan: &'a Plan<'a>,
     errno: AtomicI32,
     step: AtomicI32,
 }
 
 impl Keeper<'_> {
-    /// The life of a keeper.
-    fn run(mut self, ctl: RawFd, lock: RawFd) -> ! {
-        self.settle(ctl, lock);
-        let signals = child_signals();
-        match self.launch_child() {
+    /// The life of a keeper: one command after the other.
+    fn run(mut self, bytes: &[u8], table: &mut [*const c_char], space: Space) -> ! {
+        self.keep(Plan::parse(bytes, table));
+        loop {
+            // SAFETY: this is a keeper, and what the last round borrowed is done with.
+            let (table, buffer) = unsafe { space.parts() };
+            let length = next_order(buffer);
+            self.keep(Plan::parse(&buffer[..length], table));
+        }
+    }
+
+    /// Runs a command until nothing of it is left.
+    fn keep(&mut self, plan: Option<Plan<'_>>) {
+        match plan.ok_or((libc::EINVAL, Step::Clone)).and_then(|plan| self.launch_child(&plan)) {
             Ok(pid) => {
                 self.main = pid;
                 say(message(1, pid, 0));
@@ -133,15 +116,15 @@ impl Keeper<'_> {
         loop {
             if self.reap() {
                 say(message(4, 0, 0));
-                exit()
+                return;
             }
-            match wait(signals, -1) {
-                Woken::Child => drain(signals),
+            match wait(self.signals, -1) {
+                Woken::Child => drain(self.signals),
                 Woken::Told => match hear() {
                     Some(Tell::Signal(signal)) => self.signal(signal),
-                    Some(Tell::Kill) => self.kill_all(signals),
+                    Some(Tell::Kill) => self.kill_all(),
                     None => {
-                        self.kill_all(signals);
+                        self.kill_all();
                         exit()
                     }
                 },
@@ -150,50 +133,8 @@ impl Keeper<'_> {
         }
     }
 
-    /// A session of its own, the duty to inherit orphans, and no descriptor but the few it needs.
-    fn settle(&self, ctl: RawFd, lock: RawFd) {
-        let [stdin, stdout, stderr] = &self.launch.stdio;
-        // SAFETY: plain system calls on numbers. A call that fails leaves a descriptor out, which the
-        // later steps notice (the command cannot be started, or the guest sees the keeper end).
-        unsafe {
-            libc::setsid();
-            libc::prctl(libc::PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0);
-            // Should somebody stop it, the guest's death wakes it.
-            libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGCONT, 0, 0, 0);
-            libc::prctl(libc::PR_SET_NAME, c"seawall-keeper".as_ptr(), 0, 0, 0);
-            for signal in
-                [libc::SIGTERM, libc::SIGINT, libc::SIGHUP, libc::SIGQUIT, libc::SIGUSR1, libc::SIGUSR2]
-            {
-                libc::signal(signal, libc::SIG_IGN);
-            }
-            libc::signal(libc::SIGCHLD, libc::SIG_DFL);
-            let park = |fd: RawFd| libc::fcntl(fd, libc::F_DUPFD_CLOEXEC, PARK);
-            let parked = [
-                (park(stdin.as_raw_fd()), 0),
-                (park(stdout.as_raw_fd()), 1),
-                (park(stderr.as_raw_fd()), 2),
-                (park(ctl), CTL),
-                (park(lock), LOCK),
-                (park(self.launch.cwd.as_raw_fd()), CWD),
-            ];
-            for (from, to) in parked {
-                match from >= 0 {
-                    true if to <= 2 => libc::dup2(from, to),
-                    true => libc::dup3(from, to, libc::O_CLOEXEC),
-                    false => libc::close(to),
-                };
-            }
-            libc::syscall(libc::SYS_close_range, FIRST_OTHER, u32::MAX, 0);
-        }
-    }
-
-    fn launch_child(&mut self) -> Result<pid_t, (i32, Step)> {
-        let child = Child {
-            launch: self.launch,
-            pointers: self.pointers,
-            errno: AtomicI32::new(0),
-            step: AtomicI32::new(0),
-        };
+    fn launch_child(&mut self, plan: &Plan<'_>) -> Result<pid_t, (i32, Step)> {
+        let child = Child { plan, errno: AtomicI32::new(0), step: AtomicI32::new(0) };
         let top = self.stack.as_mut_ptr_range().end;
         let flags = libc::CLONE_VM | libc::CLONE_VFORK | libc::SIGCHLD;
         // SAFETY: the child has a stack of its own (its end is aligned by the ABI's 16 below) and this
@@ -249,7 +190,7 @@ impl Keeper<'_> {
     }
 
     /// Ends every child, then those that thereby became children, until there are none.
-    fn kill_all(&mut self, signals: RawFd) {
+    fn kill_all(&mut self) {
         let mut pause = 1;
         loop {
             if self.main > 0 {
@@ -271,10 +212,46 @@ impl Keeper<'_> {
                 return;
             }
             // What sleeps in the kernel dies later; look again, ever less often.
-            wait(signals, pause);
-            drain(signals);
+            wait(self.signals, pause);
+            drain(self.signals);
             pause = (pause * 2).min(100);
         }
+    }
+}
+
+/// A session of its own, the duty to inherit orphans, and no descriptor but the few it needs.
+fn settle(fds: [RawFd; 4], ctl: RawFd, lock: RawFd) {
+    let [stdin, stdout, stderr, cwd] = fds;
+    // SAFETY: plain system calls on numbers. A call that fails leaves a descriptor out, which the
+    // later steps notice (the command cannot be started, or the guest sees the keeper end).
+    unsafe {
+        libc::setsid();
+        libc::prctl(libc::PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0);
+        // Should somebody stop it, the guest's death wakes it.
+        libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGCONT, 0, 0, 0);
+        libc::prctl(libc::PR_SET_NAME, c"seawall-keeper".as_ptr(), 0, 0, 0);
+        for signal in [libc::SIGTERM, libc::SIGINT, libc::SIGHUP, libc::SIGQUIT, libc::SIGUSR1, libc::SIGUSR2]
+        {
+            libc::signal(signal, libc::SIG_IGN);
+        }
+        libc::signal(libc::SIGCHLD, libc::SIG_DFL);
+        let park = |fd: RawFd| libc::fcntl(fd, libc::F_DUPFD_CLOEXEC, PARK);
+        let parked = [
+            (park(stdin), 0),
+            (park(stdout), 1),
+            (park(stderr), 2),
+            (park(ctl), CTL),
+            (park(lock), LOCK),
+            (park(cwd), CWD),
+        ];
+        for (from, to) in parked {
+            match from >= 0 {
+                true if to <= 2 => libc::dup2(from, to),
+                true => libc::dup3(from, to, libc::O_CLOEXEC),
+                false => libc::close(to),
+            };
+        }
+        libc::syscall(libc::SYS_close_range, FIRST_OTHER, u32::MAX, 0);
     }
 }
 
@@ -297,23 +274,24 @@ impl Child<'_> {
         // SAFETY: plain system calls; the pointers are to data that outlives them.
         unsafe {
             libc::setsid();
-            if self.launch.tty && libc::ioctl(0, libc::TIOCSCTTY, 0) < 0 {
+            if self.plan.tty && libc::ioctl(0, libc::TIOCSCTTY, 0) < 0 {
                 return Err(Step::Terminal);
             }
             if libc::fchdir(CWD) < 0 {
                 return Err(Step::Directory);
             }
-            if let Some((uid, gid, groups)) = &self.launch.become_user {
-                let changed = libc::syscall(libc::SYS_setgroups, groups.len(), groups.as_ptr()) == 0
-                    && libc::syscall(libc::SYS_setresgid, *gid, *gid, *gid) == 0
-                    && libc::syscall(libc::SYS_setresuid, *uid, *uid, *uid) == 0;
+            if let Some((uid, gid)) = self.plan.become_user {
+                let groups = self.plan.groups;
+                let changed = libc::syscall(libc::SYS_setgroups, groups.len() / 4, groups.as_ptr()) == 0
+                    && libc::syscall(libc::SYS_setresgid, gid, gid, gid) == 0
+                    && libc::syscall(libc::SYS_setresuid, uid, uid, uid) == 0;
                 if !changed {
                     return Err(Step::User);
                 }
             }
             // After the change of user, which would clear it.
             libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL, 0, 0, 0);
-            libc::setrlimit(libc::RLIMIT_NOFILE, &self.launch.open_files);
+            libc::setrlimit(libc::RLIMIT_NOFILE, &self.plan.open_files);
             reset_signals();
         }
         Ok(())
@@ -322,11 +300,9 @@ impl Child<'_> {
     /// Returns only when no candidate could be executed. A refusal counts more than an absence.
     fn execute(&self) -> Step {
         let mut refusal = libc::ENOENT;
-        for program in &self.launch.candidates {
+        for program in self.plan.candidates.iter().filter(|program| !program.is_null()) {
             // SAFETY: the arrays end with null and point to strings that outlive the call.
-            unsafe {
-                libc::execve(program.as_ptr(), self.pointers.args.as_ptr(), self.pointers.env.as_ptr());
-            }
+            unsafe { libc::execve(*program, self.plan.args.as_ptr(), self.plan.env.as_ptr()) };
             match errno() {
                 libc::ENOENT | libc::ENOTDIR => {}
                 other => refusal = other,
@@ -446,12 +422,12 @@ fn for_each_child(mut act: impl FnMut(pid_t)) {
     unsafe { libc::close(fd) };
 }
 
-fn errno() -> i32 {
+pub fn errno() -> i32 {
     // SAFETY: this thread's errno.
     unsafe { *libc::__errno_location() }
 }
 
-fn exit() -> ! {
+pub fn exit() -> ! {
     // SAFETY: leaves without running anything of the guest's.
     unsafe { libc::_exit(0) }
 }

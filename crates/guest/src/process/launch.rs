@@ -1,6 +1,6 @@
 //! From a request to something that can be executed: program, environment, directory, user, stdio.
 
-use super::keeper::Launch;
+use super::plan::Launch;
 use crate::{
     fault::{Outcome, from_errno, from_io, invalid},
     path::Clean,
@@ -37,7 +37,10 @@ pub enum Ends {
     Tty { master: OwnedFd },
 }
 
-pub fn prepare(guest: &Guest, start: &StartProcess) -> Outcome<(Launch, Ends, Vec<String>)> {
+/// What a command starts with: stdin, stdout, stderr, its directory.
+pub type Given = [OwnedFd; 4];
+
+pub fn prepare(guest: &Guest, start: &StartProcess) -> Outcome<(Launch, Given, Ends, Vec<String>)> {
     let user = match guest.user(start.user.as_deref()) {
         Some(named) => users::find(named)?,
         None => guest.own.clone(),
@@ -46,18 +49,16 @@ pub fn prepare(guest: &Guest, start: &StartProcess) -> Outcome<(Launch, Ends, Ve
     let env = environment(start, &user);
     let args = arguments(start, &env, &user)?;
     let cwd = directory(guest, start)?;
-    let (stdio, ends) = stdio(start, become_user.is_some().then_some(&user))?;
+    let ([stdin, stdout, stderr], ends) = stdio(start, become_user.is_some().then_some(&user))?;
     let launch = Launch {
         candidates: candidates(&args[0], &env)?,
         args: args.iter().map(|arg| c_string(arg.as_bytes())).collect::<Outcome<_>>()?,
         env: env.iter().map(|(k, v)| variable(k, v)).collect::<Outcome<_>>()?,
-        cwd,
         become_user,
-        stdio,
         open_files: guest.open_files,
         tty: start.tty.is_some(),
     };
-    Ok((launch, ends, args))
+    Ok((launch, [stdin, stdout, stderr, cwd], ends, args))
 }
 
 /// None: the guest is that user already.

@@ -1,9 +1,11 @@
 //! A process from its start to its end: its output is read, its time is watched, its end is told.
 
 use super::{
-    Input, Process, keeper,
+    Input, Process,
+    handover::Order,
     launch::{Ends, exec_fault, prepare, shortened},
     log::Log,
+    pool::{Kept, Known},
     words::{MESSAGE, Said, Step},
 };
 use crate::{
@@ -14,7 +16,7 @@ use bytes::{Bytes, BytesMut};
 use rustix::{
     fd::{AsFd, OwnedFd},
     io::Errno,
-    net::{AddressFamily, RecvFlags, SocketFlags, SocketType},
+    net::RecvFlags,
     process::{Pid, Signal},
 };
 use seawall_api::{
@@ -46,21 +48,13 @@ const CHUNK: usize = 128 << 10;
 
 /// Starts a command under its keeper.
 pub async fn launch(guest: &Rc<Guest>, start: &StartProcess) -> Outcome<Rc<Process>> {
-    let (launch, ends, args) = prepare(guest, start)?;
-    let (ours, theirs) = rustix::net::socketpair(
-        AddressFamily::UNIX,
-        SocketType::SEQPACKET,
-        SocketFlags::CLOEXEC | SocketFlags::NONBLOCK,
-        None,
-    )
-    .map_err(|errno| from_errno("a socket", errno))?;
-    rustix::io::ioctl_fionbio(&theirs, false).map_err(|errno| from_errno("a socket", errno))?;
-    let keeper = keeper::fork(&launch, theirs.as_fd(), guest.lock.as_ref().map(AsFd::as_fd))
-        .map_err(|error| from_io("a new process", &error))?;
-    guest.processes.keepers.borrow_mut().insert(keeper);
-    let known = Known { guest: guest.clone(), keeper };
-    drop((launch, theirs));
-    let ctl = crate::poll::watch(ours).map_err(|error| from_io("a socket", &error))?;
+    let (launch, given, ends, args) = prepare(guest, start)?;
+    let bytes = launch.to_bytes();
+    let fds = given.each_ref().map(AsFd::as_fd);
+    let order = Order { bytes: &bytes, pointers: launch.pointers(), fds };
+    let Kept { known, ctl } = Kept::for_order(guest, &order)?;
+    let keeper = known.keeper;
+    drop((launch, bytes, given));
     let Some(said) = first_word(&ctl, keeper).await else {
         drop(known);
         crate::init::end_strays(guest).await;
@@ -84,7 +78,7 @@ pub async fn launch(guest: &Rc<Guest>, start: &StartProcess) -> Outcome<Rc<Proce
         changed: Notify::new(),
         room: Notify::new(),
         input: Mutex::new(pipes.input),
-        ctl,
+        ctl: RefCell::new(Some(ctl.clone())),
         ending: Cell::new(None),
         exited: Cell::new(None),
         drained: Cell::new(0),
@@ -97,7 +91,7 @@ pub async fn launch(guest: &Rc<Guest>, start: &StartProcess) -> Outcome<Rc<Proce
     for (stream, source) in pipes.outputs {
         spawn_local(pump(process.clone(), stream, source));
     }
-    spawn_local(supervise(known, process.clone(), Limits::of(start)));
+    spawn_local(supervise(known, ctl, process.clone(), Limits::of(start)));
     Ok(process)
 }
 
@@ -314,27 +308,15 @@ impl Limits {
     }
 }
 
-/// A keeper that the guest knows, until this is dropped.
-struct Known {
-    guest: Rc<Guest>,
-    keeper: u32,
-}
-
-impl Drop for Known {
-    fn drop(&mut self) {
-        self.guest.processes.keepers.borrow_mut().remove(&self.keeper);
-    }
-}
-
 /// Watches over a process until nothing of it is left.
-async fn supervise(known: Known, process: Rc<Process>, limits: Limits) {
+async fn supervise(known: Known, ctl: Rc<AsyncFd<OwnedFd>>, process: Rc<Process>, limits: Limits) {
     let guest = known.guest.clone();
     let mut deadline = limits.deadline;
     let mut polite = true;
-    loop {
+    let keeper_lives = loop {
         let due = deadline.unwrap_or_else(|| Instant::now() + Duration::from_secs(3600));
         tokio::select! {
-            said = listen(&process.ctl) => match said {
+            said = listen(&ctl) => match said {
                 Some(Said::Exited { status }) => {
                     process.exited.set(Some(status));
                     process.changed.notify_waiters();
@@ -345,13 +327,13 @@ async fn supervise(known: Known, process: Rc<Process>, limits: Limits) {
                         Some(reason) => process.kill(reason),
                     }
                 }
-                Some(Said::Gone) => break,
+                Some(Said::Gone) => break true,
                 Some(_) => {}
                 None => {
                     // Somebody killed the keeper. Its descendants are the guest's now.
                     guest.processes.keepers.borrow_mut().remove(&process.keeper);
                     crate::init::end_strays(&guest).await;
-                    break;
+                    break false;
                 }
             },
             () = sleep_until(due), if deadline.is_some() => {
@@ -365,10 +347,14 @@ async fn supervise(known: Known, process: Rc<Process>, limits: Limits) {
                 }
             }
         }
-    }
-    drop(known);
+    };
+    process.ctl.take();
     process.gone.set(true);
     process.changed.notify_waiters();
+    let kept = Kept { known, ctl };
+    if keeper_lives {
+        kept.wait_for_more();
+    }
     settle(guest, process).await;
 }
 

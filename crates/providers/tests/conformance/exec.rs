@@ -44,6 +44,8 @@ cases!("exec";
     a_reader_that_leaves_ends_nothing;
     stop_leaves_no_process;
     twenty_at_once;
+    a_command_has_nothing_of_the_one_before [Programs];
+    after_a_huge_command_line_a_small_one_runs [Programs];
 );
 
 fn sleeping(argument: &str) -> StartProcess {
@@ -406,5 +408,37 @@ async fn long_arguments_do_not_break_the_list(cx: Cx) -> Result<()> {
     }
     let listed = sandbox.guest.processes().await?;
     ensure!(listed.len() == 12 && listed[0].args[0] == "true" && listed[0].args[1].ends_with('…'));
+    Ok(())
+}
+
+async fn a_command_has_nothing_of_the_one_before(cx: Cx) -> Result<()> {
+    let sandbox = cx.sandbox().await?;
+    let probe = "trap; umask; pwd; ls /proc/self/fd | wc -l; env | sort; grep -E '^(Sig|Shd)' /proc/self/status";
+    let first = sandbox.sh(probe).await?.out();
+    // Terminals, other directories, variables, ignored signals and open files, each in a command before.
+    for _ in 0..3 {
+        let script = "umask 0; trap '' TERM INT; exec 7</dev/null; exit 3";
+        let mut rude = StartProcess::new(["sh", "-c", script]);
+        rude.env = vec![("LEAK".into(), "yes".into())];
+        rude.cwd = Some("/".into());
+        ensure!(sandbox.finish(rude).await?.status.code == Some(3));
+        let again = sandbox.sh(probe).await?.out();
+        ensure!(again == first, "{again}\n--- but at first ---\n{first}");
+    }
+    Ok(())
+}
+
+async fn after_a_huge_command_line_a_small_one_runs(cx: Cx) -> Result<()> {
+    let sandbox = cx.sandbox().await?;
+    for size in [10usize, 90_000, 110_000, 20] {
+        let argument = "x".repeat(size);
+        let output = sandbox.run(["sh", "-c", "printf %s \"$1\" | wc -c", "sh", argument.as_str()]).await?;
+        ensure!(output.out().trim() == size.to_string(), "{size}: {output:?}");
+    }
+    let many: Vec<String> = ["sh", "-c", "echo $#", "sh"].iter().map(|s| s.to_string()).collect();
+    let many = many.into_iter().chain((0..20_000).map(|n| n.to_string()));
+    let output = sandbox.finish(StartProcess::new(many)).await?;
+    ensure!(output.out().trim() == "20000", "{output:?}");
+    ensure!(sandbox.run(["true"]).await?.status.success());
     Ok(())
 }
