@@ -42,7 +42,7 @@ fn build(out: &Path) -> Result<PathBuf, Box<dyn Error>> {
         return Err("the guest is a Linux program: name a ready-made one with SEAWALL_GUEST".into());
     }
     let workspace = Path::new(&env::var("CARGO_MANIFEST_DIR")?).join("../..").canonicalize()?;
-    for part in ["crates/guest", "crates/wire", "crates/api", "Cargo.toml", "Cargo.lock"] {
+    for part in ["crates/guest", "crates/jail", "crates/wire", "crates/api", "Cargo.toml", "Cargo.lock"] {
         println!("cargo::rerun-if-changed={}", workspace.join(part).display());
     }
     let target_dir = out.join("guest-target");

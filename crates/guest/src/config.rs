@@ -8,7 +8,7 @@ pub struct Config {
     pub sandbox: SandboxId,
     /// What the sandbox calls `/`.
     pub root: PathBuf,
-    /// Where it listens for hosts.
+    /// Where it listens for hosts, unless it is given a socket.
     pub socket: PathBuf,
     /// Held while anything of this box is alive.
     pub lock: Option<PathBuf>,
@@ -22,14 +22,20 @@ pub struct Config {
     pub daemon: bool,
 }
 
+/// What the program is to be.
+#[derive(Debug)]
+pub enum Part {
+    Version,
+    /// Starts boxes for a host process: see `seawall_jail::launcher`.
+    Launcher,
+    Guest(Config),
+}
+
 impl Config {
-    /// None: only the version was asked for.
-    pub fn from_args(args: impl Iterator<Item = OsString>) -> Result<Option<Config>, String> {
-        let mut args = args;
-        let mut sandbox = None;
-        let mut socket = None;
-        let mut config = Config {
-            sandbox: SandboxId::generate(),
+    /// A guest of a sandbox that sees `/`.
+    pub fn new(sandbox: SandboxId) -> Config {
+        Config {
+            sandbox,
             root: PathBuf::from("/"),
             socket: PathBuf::new(),
             lock: None,
@@ -37,11 +43,19 @@ impl Config {
             log: None,
             user: None,
             daemon: false,
-        };
+        }
+    }
+
+    pub fn from_args(args: impl Iterator<Item = OsString>) -> Result<Part, String> {
+        let mut args = args;
+        let mut sandbox = None;
+        let mut socket = None;
+        let mut config = Config::new(SandboxId::generate());
         while let Some(flag) = args.next() {
             let flag = flag.to_string_lossy().into_owned();
             match flag.as_str() {
-                "--version" => return Ok(None),
+                "--version" => return Ok(Part::Version),
+                "--launcher" => return Ok(Part::Launcher),
                 "--daemon" => {
                     config.daemon = true;
                     continue;
@@ -63,7 +77,7 @@ impl Config {
         let sandbox = sandbox.ok_or("--sandbox is missing")?;
         config.sandbox = sandbox.parse().map_err(|e| format!("--sandbox: {e}"))?;
         config.socket = socket.ok_or("--socket is missing")?;
-        Ok(Some(config))
+        Ok(Part::Guest(config))
     }
 }
 
@@ -71,18 +85,21 @@ impl Config {
 mod tests {
     use super::*;
 
-    fn parse(text: &str) -> Result<Option<Config>, String> {
+    fn parse(text: &str) -> Result<Part, String> {
         Config::from_args(text.split_whitespace().map(OsString::from))
     }
 
     #[test]
     fn what_is_missing_or_unknown_is_named() {
-        assert!(parse("--version").unwrap().is_none());
+        assert!(matches!(parse("--version"), Ok(Part::Version)));
+        assert!(matches!(parse("--launcher"), Ok(Part::Launcher)));
         assert!(parse("--socket /s").unwrap_err().contains("--sandbox"));
         assert!(parse("--nonsense x").unwrap_err().contains("--nonsense"));
         assert!(parse("--root").unwrap_err().contains("--root"));
         let id = "0190a5d0-7c1e-7b3a-9f00-3d2c1b0a9f8e";
-        let config = parse(&format!("--daemon --sandbox {id} --socket /s")).unwrap().unwrap();
+        let Ok(Part::Guest(config)) = parse(&format!("--daemon --sandbox {id} --socket /s")) else {
+            panic!("no guest");
+        };
         assert!(config.daemon && config.sandbox.to_string() == id);
     }
 }

@@ -24,6 +24,7 @@ pub fn run(config: Config) -> io::Result<()> {
             process::setsid()?;
             let result = init::run(
                 config,
+                init::Given::default(),
                 Box::new(move || {
                     redirect(log.as_deref())?;
                     write.write_all(READY)

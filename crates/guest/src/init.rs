@@ -7,7 +7,7 @@ use rustix::{
     process::{Pid, Signal, WaitOptions},
 };
 use seawall_api::exec::ExitReason;
-use std::{fs, io, rc::Rc, time::Duration};
+use std::{fs, io, os::unix::net::UnixListener, rc::Rc, time::Duration};
 use tokio::{
     signal::unix::{SignalKind, signal},
     task::{LocalSet, spawn_local},
@@ -22,8 +22,17 @@ const LOCK_PATIENCE: Duration = Duration::from_secs(5);
 const FILE_THREADS: usize = 8;
 const THREAD_KEEP_ALIVE: Duration = Duration::from_millis(500);
 
+/// What whoever built the box hands over.
+#[derive(Debug, Default)]
+pub struct Given {
+    /// Where hosts connect; none: at the socket of the configuration.
+    pub listener: Option<UnixListener>,
+    /// Counts kills for memory, and refusals of processes.
+    pub counters: [Option<OwnedFd>; 2],
+}
+
 /// Serves until asked to end. `ready` is called when hosts can connect.
-pub fn run(config: Config, ready: Box<dyn FnOnce() -> io::Result<()>>) -> io::Result<()> {
+pub fn run(config: Config, given: Given, ready: Box<dyn FnOnce() -> io::Result<()>>) -> io::Result<()> {
     let lock = config.lock.as_deref().map(take_lock).transpose()?;
     if let Some(end) = &config.end {
         // The reason of a former end. Only now: until the lock was taken it was the truth.
@@ -38,9 +47,12 @@ pub fn run(config: Config, ready: Box<dyn FnOnce() -> io::Result<()>>) -> io::Re
         .thread_keep_alive(THREAD_KEEP_ALIVE)
         .thread_stack_size(256 << 10)
         .build()?;
-    let guest = Guest::new(config, lock, raise_open_files())?;
+    let guest = Guest::new(config, lock, raise_open_files(), given.counters)?;
     LocalSet::new().block_on(&runtime, async {
-        let listener = server::listen(&guest.config.socket)?;
+        let listener = match given.listener {
+            Some(listener) => tokio::net::UnixListener::from_std(listener)?,
+            None => server::listen(&guest.config.socket)?,
+        };
         spawn_local(reap()?);
         spawn_local(forward_signals(guest.clone())?);
         ready()?;

@@ -9,6 +9,7 @@
 //!
 //! Invariant: memory is bounded, whatever a process prints or a client does not read.
 
+pub mod boxed;
 pub mod bulk;
 pub mod config;
 pub mod creds;

@@ -1,23 +1,24 @@
-//! Start of the guest: arguments, then [`seawall_guest::daemon`] or straight to the server.
+//! Start of the guest: arguments, then what they ask for.
 
-use seawall_guest::{config::Config, daemon, init};
+use seawall_guest::{boxed, config::Config, config::Part, daemon, init};
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
-    let config = match Config::from_args(std::env::args_os().skip(1)) {
-        Ok(Some(config)) => config,
-        Ok(None) => {
-            println!("seawall-guest {}", env!("CARGO_PKG_VERSION"));
-            return ExitCode::SUCCESS;
-        }
+    let part = match Config::from_args(std::env::args_os().skip(1)) {
+        Ok(part) => part,
         Err(message) => {
             seawall_guest::say!("{message}");
             return ExitCode::from(2);
         }
     };
-    let result = match config.daemon {
-        true => daemon::run(config),
-        false => init::run(config, Box::new(|| Ok(()))),
+    let result = match part {
+        Part::Version => {
+            println!("seawall-guest {}", env!("CARGO_PKG_VERSION"));
+            Ok(())
+        }
+        Part::Launcher => boxed::launcher(),
+        Part::Guest(config) if config.daemon => daemon::run(config),
+        Part::Guest(config) => init::run(config, init::Given::default(), Box::new(|| Ok(()))),
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,

@@ -32,6 +32,8 @@ pub struct Guest {
     /// Held by keepers too, so that the box counts as alive while any of them is.
     pub lock: Option<OwnedFd>,
     pub processes: Processes,
+    /// Of the box: kills for memory, and refusals of processes.
+    pub counters: [Option<OwnedFd>; 2],
     pub control: RefCell<Option<Control>>,
     /// An orderly end was asked for, with this grace in milliseconds.
     pub stopping: Cell<Option<u64>>,
@@ -47,7 +49,12 @@ pub struct Control {
 }
 
 impl Guest {
-    pub fn new(config: Config, lock: Option<OwnedFd>, open_files: libc::rlimit) -> io::Result<Rc<Guest>> {
+    pub fn new(
+        config: Config,
+        lock: Option<OwnedFd>,
+        open_files: libc::rlimit,
+        counters: [Option<OwnedFd>; 2],
+    ) -> io::Result<Rc<Guest>> {
         let root =
             rustix::fs::open(&config.root, OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())
                 .map_err(|e| {
@@ -65,6 +72,7 @@ impl Guest {
             own: users::own(),
             lock,
             processes: Processes::default(),
+            counters,
             control: RefCell::new(None),
             stopping: Cell::new(None),
             stop: Notify::new(),

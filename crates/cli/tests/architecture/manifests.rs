@@ -11,7 +11,7 @@ const DIRECTION: [(&str, &[&str]); 11] = [
     ("seawall-sync", &["seawall-api"]),
     ("seawall-jail", &[]),
     ("seawall-core", &["seawall-api", "seawall-wire", "seawall-sync"]),
-    ("seawall-guest", &["seawall-api", "seawall-wire", "seawall-sync"]),
+    ("seawall-guest", &["seawall-api", "seawall-wire", "seawall-sync", "seawall-jail"]),
     ("seawall-providers", &["seawall-api", "seawall-wire", "seawall-core", "seawall-jail"]),
     ("seawall-stores", &["seawall-api", "seawall-core"]),
     ("seawall-server", &["seawall-api", "seawall-wire", "seawall-core"]),

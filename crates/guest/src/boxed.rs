@@ -1,0 +1,54 @@
+//! The guest as process 1 of a native box: the launcher has built the box around it.
+
+use crate::{config::Config, init};
+use rustix::fd::OwnedFd;
+use seawall_jail::launcher::{self, Inside};
+use std::{fs::File, io, io::Write};
+
+/// Starts boxes for the host process at the other end of stdin.
+pub fn launcher() -> io::Result<()> {
+    // SAFETY: stdin is the host's socket, and nothing else of this process uses it.
+    let socket = unsafe { <OwnedFd as rustix::fd::FromRawFd>::from_raw_fd(0) };
+    launcher::serve(socket, &live)
+}
+
+/// The whole life of a box. The number is what its process ends with.
+fn live(inside: Inside) -> i32 {
+    let Inside { sandbox, user, env, listener, reply, users, counters } = inside;
+    let mut reply = File::from(reply);
+    let Ok(sandbox) = sandbox.parse() else {
+        return said(&mut reply, "error the sandbox has no id\n", 1);
+    };
+    for (key, _) in std::env::vars_os() {
+        // SAFETY: one thread. What the launcher was given is not the box's.
+        unsafe { std::env::remove_var(key) };
+    }
+    for (key, value) in env {
+        // SAFETY: one thread.
+        unsafe { std::env::set_var(key, value) };
+    }
+    let default = if users { "user" } else { "root" };
+    let config = Config { user: Some(user.unwrap_or_else(|| default.to_owned())), ..Config::new(sandbox) };
+    let given = init::Given { listener: Some(listener), counters };
+    let mut ready = reply.try_clone().ok();
+    let result = init::run(
+        config,
+        given,
+        Box::new(move || {
+            // Whoever asked may be gone; the box is there all the same.
+            if let Some(mut reply) = ready.take() {
+                let _ = reply.write_all(b"ready\n");
+            }
+            Ok(())
+        }),
+    );
+    match result {
+        Ok(()) => 0,
+        Err(error) => said(&mut reply, &format!("error {error}\n"), 1),
+    }
+}
+
+fn said(reply: &mut File, word: &str, code: i32) -> i32 {
+    let _ = reply.write_all(word.as_bytes());
+    code
+}

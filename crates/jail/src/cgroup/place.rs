@@ -1,0 +1,221 @@
+//! Where our groups can be: found by looking, and by trying.
+
+use super::{BoxGroup, Controller, Limits, at};
+use std::{
+    fs,
+    io::{self, ErrorKind},
+    path::{Path, PathBuf},
+};
+
+/// The group that holds those of all boxes.
+const OURS: &str = "seawall";
+/// Where processes go that stand in the way of limits below them.
+const ASIDE: &str = "seawall-host";
+
+/// The groups that this process may make.
+#[derive(Debug, Clone, Default)]
+pub struct Cgroups {
+    v2: bool,
+    /// For each controller that works, the folder that boxes' groups are made in.
+    parents: Vec<(Controller, PathBuf)>,
+    why_not: Option<Missing>,
+}
+
+/// Why a limit cannot be enforced, and what would help.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Missing {
+    pub why: String,
+    pub fix: String,
+}
+
+impl Cgroups {
+    /// Looks for them. Makes our own group where it may.
+    pub fn find() -> Cgroups {
+        let mounts = fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
+        let own = fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
+        let root = rustix::process::geteuid().is_root();
+        let v2 = mounts.lines().find_map(|line| mount_point(line, "cgroup2", None));
+        if let Some(top) = v2
+            && has(&top, Controller::Memory)
+        {
+            return Cgroups::v2(&top, &own, root);
+        }
+        Cgroups::v1(&mounts, root)
+    }
+
+    fn v2(top: &Path, own: &str, root: bool) -> Cgroups {
+        // An ordinary user may use what was delegated to it: the group that it is in.
+        let path = own.lines().find_map(|line| line.strip_prefix("0::/")).unwrap_or_default();
+        let above = if root { top.to_owned() } else { top.join(path) };
+        match prepare_v2(&above) {
+            Ok(parent) => {
+                let parents = Controller::ALL.into_iter().filter(|controller| has(&parent, *controller));
+                let parents: Vec<_> = parents.map(|controller| (controller, parent.clone())).collect();
+                Cgroups { v2: true, parents, why_not: None }
+            }
+            Err(error) => Cgroups {
+                v2: true,
+                parents: Vec::new(),
+                why_not: Some(Missing {
+                    why: format!("no control groups can be made: {error}"),
+                    fix: "run seawall as root, or with a delegated group: \
+                          systemd-run --user --scope -p Delegate=yes seawall …"
+                        .to_owned(),
+                }),
+            },
+        }
+    }
+
+    fn v1(mounts: &str, root: bool) -> Cgroups {
+        let mut found = Cgroups::default();
+        for controller in Controller::ALL {
+            let top = mounts.lines().find_map(|line| mount_point(line, "cgroup", Some(controller)));
+            let Some(top) = top else { continue };
+            let parent = top.join(OURS);
+            match fs::create_dir(&parent) {
+                Ok(()) => {}
+                Err(error) if error.kind() == ErrorKind::AlreadyExists && root => {}
+                Err(_) => continue,
+            }
+            found.parents.push((controller, parent));
+        }
+        if found.parents.is_empty() {
+            let why = match root {
+                true => "there are no control groups here".to_owned(),
+                false => "control groups of the first generation belong to root".to_owned(),
+            };
+            let fix = "run seawall as root, on a host with control groups".to_owned();
+            found.why_not = Some(Missing { why, fix });
+        }
+        found
+    }
+
+    pub fn has(&self, controller: Controller) -> bool {
+        self.parents.iter().any(|(found, _)| *found == controller)
+    }
+
+    /// For people.
+    pub fn generation(&self) -> &'static str {
+        if self.v2 { "v2" } else { "v1" }
+    }
+
+    /// Why a controller cannot be used, and what would help.
+    pub fn missing(&self, controller: Controller) -> Option<Missing> {
+        if self.has(controller) {
+            return None;
+        }
+        Some(self.why_not.clone().unwrap_or_else(|| Missing {
+            why: format!("the controller `{}` is not available", controller.name()),
+            fix: format!(
+                "enable the controller `{}` (kernel command line, or delegation)",
+                controller.name()
+            ),
+        }))
+    }
+
+    /// The groups of a box, made where they are missing. Only those that its limits need.
+    pub fn make(&self, name: &str, limits: &Limits) -> io::Result<BoxGroup> {
+        let group = self.of(name, limits);
+        let mut folders: Vec<&PathBuf> = group.folders.iter().map(|(_, folder)| folder).collect();
+        folders.dedup();
+        for folder in folders {
+            match fs::create_dir(folder) {
+                Err(error) if error.kind() != ErrorKind::AlreadyExists => return Err(at(folder, error)),
+                _ => {}
+            }
+        }
+        group.set(limits)?;
+        Ok(group)
+    }
+
+    /// The groups that a box with these limits has.
+    pub fn of(&self, name: &str, limits: &Limits) -> BoxGroup {
+        let wanted = self.parents.iter().filter(|(controller, _)| limits.needs(*controller));
+        BoxGroup { v2: self.v2, folders: wanted.map(|(c, parent)| (*c, parent.join(name))).collect() }
+    }
+
+    /// Every group that a box may have, whatever its limits.
+    pub fn all_of(&self, name: &str) -> BoxGroup {
+        let folders = self.parents.iter().map(|(controller, parent)| (*controller, parent.join(name)));
+        BoxGroup { v2: self.v2, folders: folders.collect() }
+    }
+}
+
+/// Makes our group beneath `above`, with the controllers that there are.
+fn prepare_v2(above: &Path) -> io::Result<PathBuf> {
+    let ours = above.join(OURS);
+    match fs::create_dir(&ours) {
+        Err(error) if error.kind() != ErrorKind::AlreadyExists => return Err(at(&ours, error)),
+        _ => {}
+    }
+    if let Err(error) = enable(above) {
+        // Limits hold only below groups without processes: ours may stand in the way.
+        if error.kind() != ErrorKind::ResourceBusy {
+            return Err(at(above, error));
+        }
+        step_aside(above)?;
+        enable(above).map_err(|error| at(above, error))?;
+    }
+    enable(&ours).map_err(|error| at(&ours, error))?;
+    Ok(ours)
+}
+
+fn enable(group: &Path) -> io::Result<()> {
+    for controller in Controller::ALL.into_iter().filter(|controller| has(group, *controller)) {
+        fs::write(group.join("cgroup.subtree_control"), format!("+{}", controller.name()))?;
+    }
+    Ok(())
+}
+
+/// Whether a group could give a controller to those below it.
+fn has(group: &Path, controller: Controller) -> bool {
+    let there = fs::read_to_string(group.join("cgroup.controllers")).unwrap_or_default();
+    there.split_whitespace().any(|name| name == controller.name())
+}
+
+fn step_aside(group: &Path) -> io::Result<()> {
+    let aside = group.join(ASIDE);
+    match fs::create_dir(&aside) {
+        Err(error) if error.kind() != ErrorKind::AlreadyExists => return Err(at(&aside, error)),
+        _ => {}
+    }
+    for pid in fs::read_to_string(group.join("cgroup.procs"))?.lines() {
+        // It may have ended.
+        let _ = fs::write(aside.join("cgroup.procs"), pid);
+    }
+    Ok(())
+}
+
+/// Where a line of mountinfo mounts that kind of group.
+fn mount_point(line: &str, kind: &str, controller: Option<Controller>) -> Option<PathBuf> {
+    let (place, what) = line.split_once(" - ")?;
+    let mut what = what.split(' ');
+    if what.next()? != kind {
+        return None;
+    }
+    if let Some(controller) = controller {
+        let options = what.nth(1)?;
+        options.split(',').find(|option| *option == controller.name())?;
+    }
+    place.split(' ').nth(4).map(PathBuf::from)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn mounts_are_found() {
+        let v1 = "36 25 0:31 / /sys/fs/cgroup/memory rw,nosuid shared:9 - cgroup cgroup rw,memory";
+        assert_eq!(
+            mount_point(v1, "cgroup", Some(Controller::Memory)),
+            Some(PathBuf::from("/sys/fs/cgroup/memory"))
+        );
+        assert_eq!(mount_point(v1, "cgroup", Some(Controller::Pids)), None);
+        let both = "36 25 0:31 / /sys/fs/cgroup/cpu,cpuacct rw - cgroup cgroup rw,cpu,cpuacct";
+        assert!(mount_point(both, "cgroup", Some(Controller::Cpu)).is_some());
+        let v2 = "30 23 0:26 / /sys/fs/cgroup rw,nosuid - cgroup2 cgroup2 rw,nsdelegate";
+        assert_eq!(mount_point(v2, "cgroup2", None), Some(PathBuf::from("/sys/fs/cgroup")));
+        assert_eq!(mount_point(v2, "cgroup", None), None);
+    }
+}

@@ -1,0 +1,244 @@
+//! The kernel calls that build a box's file tree, behind a trait: the order of mounts is tested without root.
+//!
+//! Targets are paths of the new root, without a leading slash.
+
+use crate::user::Ids;
+use rustix::{
+    fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd},
+    fs::{AtFlags, CWD, Mode, OFlags},
+    io::Errno,
+    mount::{
+        FsMountFlags, FsOpenFlags, MountAttrFlags, MountPropagationFlags, MoveMountFlags, OpenTreeFlags,
+        UnmountFlags,
+    },
+};
+use std::{ffi::CString, io};
+
+/// Where a bound tree comes from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Source<'a> {
+    /// A path of the host.
+    Host(&'a str),
+    /// Beneath a descriptor.
+    Fd(RawFd, &'a str),
+    /// A path of the new root, made before.
+    Inside(&'a str),
+}
+
+/// How a mounted tree may be used. `nosuid` always holds.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Attributes {
+    pub read_only: bool,
+    pub no_exec: bool,
+    /// Device nodes in it work. Only for those that are meant to.
+    pub devices: bool,
+    /// Ids of the files are those of the box.
+    pub mapped: bool,
+}
+
+pub trait Kernel {
+    fn mkdir(&mut self, path: &str, mode: u32) -> io::Result<()>;
+    fn symlink(&mut self, target: &str, path: &str) -> io::Result<()>;
+    fn write(&mut self, path: &str, content: &str) -> io::Result<()>;
+    /// Mounts what is at `source` over `target`.
+    fn bind(&mut self, source: Source<'_>, target: &str, attributes: Attributes) -> io::Result<()>;
+    /// Mounts a new file system.
+    fn mount(
+        &mut self,
+        kind: &str,
+        options: &[(&str, &str)],
+        target: &str,
+        attributes: Attributes,
+    ) -> io::Result<()>;
+    /// The new root becomes the root, and nothing of the old one is left.
+    fn pivot(&mut self) -> io::Result<()>;
+    /// Whether the host has this.
+    fn exists(&self, path: &str) -> bool;
+    /// Where a link of the host points to; none where it is none.
+    fn link_of(&self, path: &str) -> Option<String>;
+    /// The names in a directory.
+    fn names(&self, source: Source<'_>) -> io::Result<Vec<String>>;
+}
+
+/// The real one. It acts in the mount namespace of this process.
+#[derive(Debug)]
+pub struct Linux {
+    root: OwnedFd,
+    ids: Ids,
+    /// To map the ids of files; none where they stay as they are.
+    mapping: Option<OwnedFd>,
+}
+
+const CLONE: OpenTreeFlags = OpenTreeFlags::OPEN_TREE_CLONE.union(OpenTreeFlags::OPEN_TREE_CLOEXEC);
+
+impl Linux {
+    /// Makes the new root: a small file system in memory, attached over `place`. Nothing outside this mount
+    /// namespace sees it.
+    pub fn new(place: BorrowedFd<'_>, ids: Ids, mapping: Option<OwnedFd>) -> io::Result<Linux> {
+        let private = MountPropagationFlags::PRIVATE | MountPropagationFlags::REC;
+        rustix::mount::mount_change(c"/", private)?;
+        let first = ids.first.to_string();
+        let options =
+            [("mode", "755"), ("uid", &first), ("gid", &first), ("size", "32m"), ("nr_inodes", "16k")];
+        let root = new_mount("tmpfs", &options, MountAttrFlags::MOUNT_ATTR_NOSUID)?;
+        let over = MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH | MoveMountFlags::MOVE_MOUNT_T_EMPTY_PATH;
+        rustix::mount::move_mount(root.as_fd(), c"", place, c"", over)?;
+        Ok(Linux { root, ids, mapping })
+    }
+
+    /// Files that are made belong to root of the box.
+    fn as_owner<T>(&self, make: impl FnOnce() -> Result<T, Errno>) -> io::Result<T> {
+        let set = |id: u32| {
+            // SAFETY: plain numbers; both calls always succeed and concern this thread alone.
+            unsafe {
+                libc::syscall(libc::SYS_setfsgid, id);
+                libc::syscall(libc::SYS_setfsuid, id);
+            }
+        };
+        set(self.ids.first);
+        let made = make();
+        set(0);
+        Ok(made?)
+    }
+
+    fn attach(&self, tree: &OwnedFd, target: &str) -> io::Result<()> {
+        let flags = MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH;
+        Ok(rustix::mount::move_mount(tree.as_fd(), c"", self.root.as_fd(), target, flags)?)
+    }
+
+    fn open(&self, source: Source<'_>) -> io::Result<OwnedFd> {
+        Ok(match source {
+            Source::Host(path) => rustix::mount::open_tree(CWD, path, CLONE)?,
+            Source::Inside(path) => rustix::mount::open_tree(self.root.as_fd(), path, CLONE)?,
+            Source::Fd(fd, path) => {
+                // SAFETY: the caller keeps the descriptor open.
+                let fd = unsafe { BorrowedFd::borrow_raw(fd) };
+                let empty =
+                    if path.is_empty() { OpenTreeFlags::AT_EMPTY_PATH } else { OpenTreeFlags::empty() };
+                rustix::mount::open_tree(fd, path, CLONE | empty)?
+            }
+        })
+    }
+}
+
+impl Kernel for Linux {
+    fn mkdir(&mut self, path: &str, mode: u32) -> io::Result<()> {
+        self.as_owner(|| match rustix::fs::mkdirat(&self.root, path, Mode::from_raw_mode(mode)) {
+            Err(Errno::EXIST) => Ok(()),
+            other => other,
+        })
+    }
+
+    fn symlink(&mut self, target: &str, path: &str) -> io::Result<()> {
+        self.as_owner(|| rustix::fs::symlinkat(target, &self.root, path))
+    }
+
+    fn write(&mut self, path: &str, content: &str) -> io::Result<()> {
+        let flags = OFlags::CREATE | OFlags::EXCL | OFlags::WRONLY | OFlags::CLOEXEC | OFlags::NOFOLLOW;
+        let mode = Mode::from_raw_mode(0o644);
+        let file = self.as_owner(|| rustix::fs::openat(&self.root, path, flags, mode))?;
+        io::Write::write_all(&mut std::fs::File::from(file), content.as_bytes())
+    }
+
+    fn bind(&mut self, source: Source<'_>, target: &str, attributes: Attributes) -> io::Result<()> {
+        let tree = self.open(source)?;
+        let mapping = self.mapping.as_ref().filter(|_| attributes.mapped);
+        set_attributes(&tree, attributes, mapping)?;
+        self.attach(&tree, target)
+    }
+
+    fn mount(
+        &mut self,
+        kind: &str,
+        options: &[(&str, &str)],
+        target: &str,
+        attributes: Attributes,
+    ) -> io::Result<()> {
+        let mut flags = MountAttrFlags::MOUNT_ATTR_NOSUID;
+        flags.set(MountAttrFlags::MOUNT_ATTR_RDONLY, attributes.read_only);
+        flags.set(MountAttrFlags::MOUNT_ATTR_NOEXEC, attributes.no_exec);
+        flags.set(MountAttrFlags::MOUNT_ATTR_NODEV, !attributes.devices);
+        self.attach(&new_mount(kind, options, flags)?, target)
+    }
+
+    fn pivot(&mut self) -> io::Result<()> {
+        rustix::process::fchdir(&self.root)?;
+        // The old root lands over the new one, and goes.
+        rustix::process::pivot_root(c".", c".")?;
+        rustix::mount::unmount(c".", UnmountFlags::DETACH)?;
+        Ok(rustix::process::chdir(c"/")?)
+    }
+
+    fn exists(&self, path: &str) -> bool {
+        rustix::fs::accessat(CWD, path, rustix::fs::Access::EXISTS, AtFlags::empty()).is_ok()
+    }
+
+    fn link_of(&self, path: &str) -> Option<String> {
+        std::fs::read_link(path).ok()?.into_os_string().into_string().ok()
+    }
+
+    fn names(&self, source: Source<'_>) -> io::Result<Vec<String>> {
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let dir = match source {
+            Source::Host(path) => rustix::fs::open(path, flags, Mode::empty())?,
+            Source::Inside(path) => rustix::fs::openat(&self.root, path, flags, Mode::empty())?,
+            Source::Fd(fd, path) => {
+                // SAFETY: the caller keeps the descriptor open.
+                let fd = unsafe { BorrowedFd::borrow_raw(fd) };
+                rustix::fs::openat(fd, if path.is_empty() { "." } else { path }, flags, Mode::empty())?
+            }
+        };
+        let mut names = Vec::new();
+        for entry in rustix::fs::Dir::read_from(dir)? {
+            match entry?.file_name().to_str() {
+                Ok("." | "..") | Err(_) => {}
+                Ok(name) => names.push(name.to_owned()),
+            }
+        }
+        Ok(names)
+    }
+}
+
+/// A file system that is not attached anywhere yet.
+pub fn new_mount(kind: &str, options: &[(&str, &str)], flags: MountAttrFlags) -> io::Result<OwnedFd> {
+    let context = rustix::mount::fsopen(kind, FsOpenFlags::FSOPEN_CLOEXEC)?;
+    for (key, value) in options {
+        match value.is_empty() {
+            true => rustix::mount::fsconfig_set_flag(context.as_fd(), *key)?,
+            false => rustix::mount::fsconfig_set_string(context.as_fd(), *key, *value)?,
+        }
+    }
+    rustix::mount::fsconfig_create(context.as_fd())?;
+    Ok(rustix::mount::fsmount(context.as_fd(), FsMountFlags::FSMOUNT_CLOEXEC, flags)?)
+}
+
+/// Restricts a tree that is not attached yet, and maps its ids where `mapping` is given.
+pub fn set_attributes(tree: &OwnedFd, attributes: Attributes, mapping: Option<&OwnedFd>) -> io::Result<()> {
+    let mut set = libc::MOUNT_ATTR_NOSUID;
+    for (flag, on) in [
+        (libc::MOUNT_ATTR_RDONLY, attributes.read_only),
+        (libc::MOUNT_ATTR_NOEXEC, attributes.no_exec),
+        (libc::MOUNT_ATTR_NODEV, !attributes.devices),
+    ] {
+        set |= if on { flag } else { 0 };
+    }
+    let mut wanted = libc::mount_attr { attr_set: set, attr_clr: 0, propagation: 0, userns_fd: 0 };
+    if let Some(mapping) = mapping {
+        wanted.attr_set |= libc::MOUNT_ATTR_IDMAP;
+        wanted.userns_fd = mapping.as_raw_fd() as u64;
+    }
+    let path = CString::default();
+    // SAFETY: the structure has the kernel's layout and the size that is told; the path is empty, so the
+    // descriptor itself is meant.
+    let done = unsafe {
+        libc::syscall(
+            libc::SYS_mount_setattr,
+            tree.as_raw_fd(),
+            path.as_ptr(),
+            libc::AT_EMPTY_PATH,
+            &raw const wanted,
+            size_of::<libc::mount_attr>(),
+        )
+    };
+    if done == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+}

@@ -1,0 +1,215 @@
+//! The first process of a box, from the clone until it is the guest.
+
+use super::{Powers, pool::Spaces, tell};
+use crate::{
+    caps,
+    kernel::Linux,
+    order::{CgroupPlace, Order},
+    rootfs::{self, Failed, Parts, step},
+    user,
+};
+use rustix::{
+    fd::{AsFd, AsRawFd, FromRawFd, OwnedFd, RawFd},
+    fs::{Mode, OFlags},
+    net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType},
+};
+use std::{
+    io::{self, Read},
+    os::fd::IntoRawFd,
+    os::unix::net::UnixListener,
+};
+
+/// What the guest of a box starts with. Its descriptors are the only ones that are open beside stdio, which is
+/// /dev/null.
+#[derive(Debug)]
+pub struct Inside {
+    pub sandbox: String,
+    pub user: Option<String>,
+    pub env: Vec<(String, String)>,
+    /// Where hosts connect.
+    pub listener: UnixListener,
+    /// Where to say that it serves.
+    pub reply: OwnedFd,
+    /// Whether it may become other users.
+    pub users: bool,
+    /// Counts kills for memory, and refusals of processes.
+    pub counters: [Option<OwnedFd>; 2],
+}
+
+/// Never returns: the guest's end is the box's.
+pub fn run(
+    powers: &Powers,
+    order: &Order,
+    fds: &[OwnedFd],
+    spaces: Spaces,
+    mut wait: io::PipeReader,
+    live: &dyn Fn(Inside) -> i32,
+) -> ! {
+    let mut word = [0];
+    // Nothing happens before the box's number is known; without a word the launcher died.
+    let code = match wait.read(&mut word) {
+        Ok(1) => match enter(powers, order, fds, spaces) {
+            Ok(inside) => live(inside),
+            Err(failed) => {
+                tell(fds[0].as_fd(), &failed.to_string());
+                1
+            }
+        },
+        _ => 1,
+    };
+    // SAFETY: leaves without running anything of the launcher's.
+    unsafe { libc::_exit(code) }
+}
+
+fn enter(powers: &Powers, order: &Order, fds: &[OwnedFd], spaces: Spaces) -> Result<Inside, Failed> {
+    // SAFETY: plain calls on numbers.
+    unsafe {
+        libc::setsid();
+        libc::signal(libc::SIGCHLD, libc::SIG_DFL);
+        libc::prctl(libc::PR_SET_NAME, c"seawall-guest".as_ptr(), 0, 0, 0);
+    }
+    let [reply, folder, own, work] = [&fds[0], &fds[1], &fds[2], &fds[3]];
+    let mut rest = fds[Order::FDS..].iter();
+    join_groups(order, &mut rest)?;
+    let listener = step("the wire's socket", listen(folder))?;
+    let counters = order.counters.map(|comes| if comes { rest.next() } else { None });
+    let users = powers.root;
+    let mapping = if powers.root { Some(step("the user namespace", spaces.user.try_clone())?) } else { None };
+    let folders: Vec<_> = order.mounts.iter().cloned().zip(rest.map(AsRawFd::as_raw_fd)).collect();
+    let etc = open_template(folder);
+    let parts = Parts {
+        own: own.as_raw_fd(),
+        work: work.as_raw_fd(),
+        etc: etc.as_ref().map(AsRawFd::as_raw_fd),
+        hostname: &order.hostname,
+        users,
+        folders: &folders,
+    };
+    let mut linux = step("a new root", Linux::new(folder.as_fd(), spaces.ids, mapping))?;
+    rootfs::assemble(&mut linux, &parts)?;
+    drop(linux);
+    step("the host's name", rustix::system::sethostname(order.hostname.as_bytes()).map_err(Into::into))?;
+    limit_files(order.open_files)?;
+    let kept = [Some(&listener.into()), Some(reply), Some(&spaces.user), counters[0], counters[1]];
+    let [listener, reply, space, oom, pids] = step("descriptors", keep_only(kept))?;
+    let (Some(listener), Some(reply), Some(space)) = (listener, reply, space) else {
+        return step("descriptors", Err(io::ErrorKind::NotFound.into()));
+    };
+    step("entering the user namespace", user::enter(&space, users))?;
+    drop(space);
+    step("capabilities", caps::drop_others())?;
+    step("no new privileges", caps::no_new_privileges())?;
+    step("the filter of system calls", powers.filter.install())?;
+    Ok(Inside {
+        sandbox: order.sandbox.clone(),
+        user: order.user.clone(),
+        env: order.env.clone(),
+        listener: listener.into(),
+        reply,
+        users,
+        counters: [oom, pids],
+    })
+}
+
+/// On v2 the clone put it there.
+fn join_groups<'a>(order: &Order, rest: &mut impl Iterator<Item = &'a OwnedFd>) -> Result<(), Failed> {
+    match order.cgroup {
+        CgroupPlace::None => {}
+        CgroupPlace::V2 => drop(rest.next()),
+        CgroupPlace::V1(count) => {
+            for tasks in rest.take(count) {
+                step("the control group", rustix::io::write(tasks, b"0").map_err(Into::into))?;
+            }
+        }
+    }
+    if !matches!(order.cgroup, CgroupPlace::V2) {
+        // SAFETY: changes this process only.
+        let done = unsafe { libc::unshare(libc::CLONE_NEWCGROUP) };
+        step("a cgroup namespace", if done == 0 { Ok(()) } else { Err(io::Error::last_os_error()) })?;
+    }
+    Ok(())
+}
+
+/// In the box's folder, which the box itself never sees.
+fn listen(folder: &OwnedFd) -> io::Result<UnixListener> {
+    rustix::process::fchdir(folder)?;
+    match rustix::fs::unlinkat(folder, "wire.sock", rustix::fs::AtFlags::empty()) {
+        Ok(()) | Err(rustix::io::Errno::NOENT) => {}
+        Err(errno) => return Err(errno.into()),
+    }
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    let socket = rustix::net::socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
+    rustix::net::bind(&socket, &SocketAddrUnix::new("wire.sock")?)?;
+    rustix::net::listen(&socket, 128)?;
+    Ok(socket.into())
+}
+
+/// The copies of the host's `/etc`, beside the folders of boxes.
+fn open_template(folder: &OwnedFd) -> Option<OwnedFd> {
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    rustix::fs::openat(folder, "../../etc", flags, Mode::empty()).ok()
+}
+
+fn limit_files(limit: Option<u64>) -> Result<(), Failed> {
+    let set = |what, limit: u64| {
+        let limit = libc::rlimit { rlim_cur: limit, rlim_max: limit };
+        // SAFETY: the structure lives on this stack.
+        match unsafe { libc::setrlimit(what, &limit) } {
+            0 => Ok(()),
+            _ => Err(io::Error::last_os_error()),
+        }
+    };
+    // A core would land wherever the host says.
+    step("cores", set(libc::RLIMIT_CORE, 0))?;
+    match limit {
+        Some(limit) => step("open files", set(libc::RLIMIT_NOFILE, limit)),
+        None => Ok(()),
+    }
+}
+
+/// What is kept gets the numbers from here on.
+const FIRST: RawFd = 3;
+const KEPT: usize = 5;
+
+/// Closes everything but these, which get new numbers, and stdio, which becomes /dev/null. Whoever owned a
+/// descriptor before must not use or close it any more, and does not: this process never returns to them.
+fn keep_only(kept: [Option<&OwnedFd>; KEPT]) -> io::Result<[Option<OwnedFd>; KEPT]> {
+    let null = rustix::fs::open("/dev/null", OFlags::RDWR | OFlags::CLOEXEC, Mode::empty())?;
+    let park = |fd: RawFd| {
+        // SAFETY: a plain call on numbers.
+        match unsafe { libc::fcntl(fd, libc::F_DUPFD_CLOEXEC, 64) } {
+            -1 => Err(io::Error::last_os_error()),
+            parked => Ok(parked),
+        }
+    };
+    let mut parked = Vec::new();
+    for target in 0..FIRST {
+        parked.push((park(null.as_raw_fd())?, target));
+    }
+    for (fd, target) in kept.iter().zip(FIRST..) {
+        if let Some(fd) = fd {
+            parked.push((park(fd.as_raw_fd())?, target));
+        }
+    }
+    let _ = null.into_raw_fd();
+    for (from, to) in &parked {
+        let flags = if *to < FIRST { 0 } else { libc::O_CLOEXEC };
+        // SAFETY: a plain call on numbers.
+        if unsafe { libc::dup3(*from, *to, flags) } < 0 {
+            return Err(io::Error::last_os_error());
+        }
+    }
+    let is_kept = |number: RawFd| parked.iter().any(|(_, to)| *to == number);
+    let owned = std::array::from_fn(|n| {
+        let number = FIRST + n as RawFd;
+        // SAFETY: made just now, and owned here alone.
+        is_kept(number).then(|| unsafe { OwnedFd::from_raw_fd(number) })
+    });
+    for number in (FIRST..FIRST + KEPT as RawFd).filter(|number| !is_kept(*number)) {
+        // SAFETY: a number that nobody uses any more.
+        unsafe { libc::close(number) };
+    }
+    // SAFETY: as above, all the others.
+    unsafe { libc::syscall(libc::SYS_close_range, FIRST as u32 + KEPT as u32, u32::MAX, 0) };
+    Ok(owned)
+}

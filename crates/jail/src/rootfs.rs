@@ -1,0 +1,230 @@
+//! The file tree of a box of the image `host`: the host's `/usr` to read, everything else its own.
+
+use crate::{
+    etc,
+    kernel::{Attributes, Kernel, Source},
+    order::HostFolder,
+};
+use std::{io, os::fd::RawFd};
+
+/// Where the parts come from.
+#[derive(Debug, Clone)]
+pub struct Parts<'a> {
+    /// The box's own files on disk: a directory for each of [`OWN`].
+    pub own: RawFd,
+    /// The data volume.
+    pub work: RawFd,
+    /// Copies of what boxes may have of the host's `/etc`.
+    pub etc: Option<RawFd>,
+    pub hostname: &'a str,
+    /// Whether there are other users than root.
+    pub users: bool,
+    pub folders: &'a [(HostFolder, RawFd)],
+}
+
+/// Directories of the box that live on disk, and where they appear.
+pub const OWN: [(&str, &str); 6] = [
+    ("home", "home"),
+    ("root", "root"),
+    ("var", "var"),
+    ("opt", "opt"),
+    ("local", "usr/local"),
+    ("tmp", "tmp"),
+];
+
+/// Made in the root, with their modes.
+const DIRECTORIES: [(&str, u32); 16] = [
+    ("usr", 0o755),
+    ("etc", 0o755),
+    ("var", 0o755),
+    ("opt", 0o755),
+    ("home", 0o755),
+    ("root", 0o700),
+    ("tmp", 0o1777),
+    ("work", 0o755),
+    ("proc", 0o555),
+    ("sys", 0o555),
+    ("dev", 0o755),
+    ("run", 0o755),
+    ("run/lock", 0o1777),
+    ("mnt", 0o755),
+    ("media", 0o755),
+    ("srv", 0o755),
+];
+
+/// Beside `/usr` on systems that have not merged them.
+const BESIDE_USR: [&str; 6] = ["bin", "sbin", "lib", "lib32", "lib64", "libx32"];
+
+const DEVICES: [&str; 6] = ["null", "zero", "full", "random", "urandom", "tty"];
+
+/// Files of /proc that tell about the host or act on it. Without power over the host most refuse anyway.
+const MASKED_FILES: [&str; 8] = [
+    "kcore",
+    "keys",
+    "timer_list",
+    "sched_debug",
+    "latency_stats",
+    "interrupts",
+    "kpagecount",
+    "sysrq-trigger",
+];
+const MASKED_DIRECTORIES: [&str; 5] = ["acpi", "asound", "scsi", "bus", "irq"];
+const READ_ONLY_DIRECTORIES: [&str; 2] = ["sys", "fs"];
+
+const READ_ONLY: Attributes = Attributes { read_only: true, no_exec: false, devices: false, mapped: true };
+const OWN_FILES: Attributes = Attributes { read_only: false, no_exec: false, devices: false, mapped: true };
+
+/// Builds the tree. The caller is alone in a new mount namespace, and in the pid namespace that /proc shall show.
+pub fn assemble(kernel: &mut dyn Kernel, parts: &Parts<'_>) -> Result<(), Failed> {
+    for (path, mode) in DIRECTORIES {
+        step(path, kernel.mkdir(path, mode))?;
+    }
+    usr(kernel)?;
+    for (name, target) in OWN {
+        if target != "usr/local" || kernel.exists("/usr/local") {
+            step(target, kernel.bind(Source::Fd(parts.own, name), target, OWN_FILES))?;
+        }
+    }
+    step("work", kernel.bind(Source::Fd(parts.work, ""), "work", OWN_FILES))?;
+    make_etc(kernel, parts)?;
+    dev(kernel, parts)?;
+    sys(kernel)?;
+    for (folder, fd) in parts.folders {
+        host_folder(kernel, folder, *fd)?;
+    }
+    proc(kernel)?;
+    step("the new root", kernel.pivot())
+}
+
+/// Which step failed, and why.
+#[derive(Debug)]
+pub struct Failed {
+    pub step: String,
+    pub error: io::Error,
+}
+
+impl std::fmt::Display for Failed {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{}: {}", self.step, self.error)
+    }
+}
+
+pub fn step<T>(name: &str, result: io::Result<T>) -> Result<T, Failed> {
+    result.map_err(|error| Failed { step: name.to_owned(), error })
+}
+
+fn usr(kernel: &mut dyn Kernel) -> Result<(), Failed> {
+    step("usr", kernel.bind(Source::Host("/usr"), "usr", READ_ONLY))?;
+    for name in BESIDE_USR {
+        let path = format!("/{name}");
+        if let Some(target) = kernel.link_of(&path) {
+            // Relative, so that it cannot mean the host's.
+            step(name, kernel.symlink(target.trim_start_matches('/'), name))?;
+        } else if kernel.exists(&path) {
+            step(name, kernel.mkdir(name, 0o755))?;
+            step(name, kernel.bind(Source::Host(&path), name, READ_ONLY))?;
+        }
+    }
+    Ok(())
+}
+
+fn make_etc(kernel: &mut dyn Kernel, parts: &Parts<'_>) -> Result<(), Failed> {
+    for (name, content) in etc::files(parts.hostname, parts.users, kernel.exists("/usr/bin/bash")) {
+        step(name, kernel.write(&format!("etc/{name}"), &content))?;
+    }
+    step("etc/mtab", kernel.symlink("/proc/mounts", "etc/mtab"))?;
+    let Some(template) = parts.etc else { return Ok(()) };
+    step("etc/.host", kernel.mkdir("etc/.host", 0o755))?;
+    step("etc/.host", kernel.bind(Source::Fd(template, ""), "etc/.host", READ_ONLY))?;
+    for name in step("etc/.host", kernel.names(Source::Fd(template, "")))? {
+        if !etc::is_made(&name) {
+            step(&name, kernel.symlink(&format!(".host/{name}"), &format!("etc/{name}")))?;
+        }
+    }
+    Ok(())
+}
+
+fn dev(kernel: &mut dyn Kernel, parts: &Parts<'_>) -> Result<(), Failed> {
+    let device = Attributes { devices: true, no_exec: true, ..Attributes::default() };
+    for name in DEVICES {
+        let (target, source) = (format!("dev/{name}"), format!("/dev/{name}"));
+        step(&target, kernel.write(&target, ""))?;
+        step(&target, kernel.bind(Source::Host(&source), &target, device))?;
+    }
+    for (name, target) in [
+        ("fd", "/proc/self/fd"),
+        ("stdin", "/proc/self/fd/0"),
+        ("stdout", "/proc/self/fd/1"),
+        ("stderr", "/proc/self/fd/2"),
+        ("ptmx", "pts/ptmx"),
+    ] {
+        step(name, kernel.symlink(target, &format!("dev/{name}")))?;
+    }
+    let plain = Attributes { no_exec: true, ..Attributes::default() };
+    step("dev/pts", kernel.mkdir("dev/pts", 0o755))?;
+    let mode = if parts.users { "620" } else { "600" };
+    let options = [("newinstance", ""), ("ptmxmode", "0666"), ("mode", mode)];
+    step("dev/pts", kernel.mount("devpts", &options, "dev/pts", device))?;
+    step("dev/shm", kernel.mkdir("dev/shm", 0o1777))?;
+    step("dev/shm", kernel.mount("tmpfs", &[("mode", "1777"), ("size", "64m")], "dev/shm", plain))
+}
+
+/// Of /sys only what programs ask to learn how many processors there are.
+fn sys(kernel: &mut dyn Kernel) -> Result<(), Failed> {
+    const CPU: &str = "sys/devices/system/cpu";
+    for path in ["sys/devices", "sys/devices/system", CPU] {
+        step(path, kernel.mkdir(path, 0o755))?;
+    }
+    let attributes = Attributes { read_only: true, no_exec: true, ..Attributes::default() };
+    match kernel.exists("/sys/devices/system/cpu") {
+        true => step(CPU, kernel.bind(Source::Host("/sys/devices/system/cpu"), CPU, attributes)),
+        false => Ok(()),
+    }
+}
+
+fn host_folder(kernel: &mut dyn Kernel, folder: &HostFolder, fd: RawFd) -> Result<(), Failed> {
+    let target = folder.target.trim_start_matches('/');
+    let ends = target.match_indices('/').map(|(end, _)| end).chain([target.len()]);
+    for end in ends {
+        // Where a part lies on a mounted tree it must be there already.
+        match kernel.mkdir(&target[..end], 0o755) {
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
+            other => step(target, other)?,
+        }
+    }
+    let attributes = Attributes { read_only: !folder.writable, mapped: true, ..Attributes::default() };
+    let mapped = kernel.bind(Source::Fd(fd, ""), target, attributes);
+    match mapped {
+        // Not every file system can map ids; then the files keep theirs.
+        Err(error) if error.raw_os_error() == Some(libc::EINVAL) => {
+            let plain = Attributes { mapped: false, ..attributes };
+            step(target, kernel.bind(Source::Fd(fd, ""), target, plain))
+        }
+        other => step(target, other),
+    }
+}
+
+fn proc(kernel: &mut dyn Kernel) -> Result<(), Failed> {
+    let plain = Attributes { no_exec: true, ..Attributes::default() };
+    let read_only = Attributes { read_only: true, ..plain };
+    step("proc", kernel.mount("proc", &[], "proc", plain))?;
+    for name in READ_ONLY_DIRECTORIES {
+        let path = format!("proc/{name}");
+        step(&path, kernel.bind(Source::Inside(&path), &path, read_only))?;
+    }
+    for name in MASKED_FILES {
+        let path = format!("proc/{name}");
+        if kernel.exists(&format!("/proc/{name}")) {
+            let masked = Attributes { devices: true, ..read_only };
+            step(&path, kernel.bind(Source::Inside("dev/null"), &path, masked))?;
+        }
+    }
+    for name in MASKED_DIRECTORIES {
+        let path = format!("proc/{name}");
+        if kernel.exists(&format!("/proc/{name}")) {
+            // Any directory that is always empty does.
+            step(&path, kernel.bind(Source::Inside("mnt"), &path, read_only))?;
+        }
+    }
+    Ok(())
+}
