@@ -6,7 +6,10 @@ use seawall_core::{
     Providers, Sandboxes,
     ports::{Provider, SystemClock},
 };
-use seawall_providers::local::LocalProvider;
+use seawall_providers::{
+    local::LocalProvider,
+    native::{NativeProvider, NativeSettings},
+};
 use std::sync::Arc;
 
 pub struct App {
@@ -22,8 +25,9 @@ impl App {
         make_data(data).with_context(|| unusable(data))?;
         let records = FileRecords::open(data).with_context(|| unusable(data))?;
         let local = LocalProvider::open(data).with_context(|| unusable(data))?;
+        let native = NativeProvider::open(data, NativeSettings::default()).with_context(|| unusable(data))?;
         // `mock` is for tests and is not offered here.
-        let all: Vec<Arc<dyn Provider>> = vec![Arc::new(local)];
+        let all: Vec<Arc<dyn Provider>> = vec![Arc::new(native), Arc::new(local)];
         let providers = Providers::new(&settings.provider, all)?;
         let sandboxes = Sandboxes::new(providers, Arc::new(records), Arc::new(SystemClock));
         Ok(App { settings, sandboxes, json })

@@ -36,7 +36,7 @@ impl Default for Settings {
     fn default() -> Self {
         Settings {
             data: PathBuf::from("/var/lib/seawall"),
-            provider: "local".to_owned(),
+            provider: "native".to_owned(),
             exec_timeout: None,
             output_limit: None,
             stop_grace: Duration::from_secs(5),
@@ -144,7 +144,7 @@ impl Layers {
         }
         if let Some(value) = table.get("provider") {
             let name = value.as_str().filter(|name| !name.is_empty());
-            let name = name.ok_or_else(|| anyhow!("{shown}: `provider` must be a name, e.g. \"local\""))?;
+            let name = name.ok_or_else(|| anyhow!("{shown}: `provider` must be a name, e.g. \"native\""))?;
             self.settings.provider = name.to_owned();
         }
         let exec = section(&shown, &table, "exec", &EXEC_KEYS)?;

@@ -3,7 +3,12 @@
 use crate::{config::Config, init};
 use rustix::fd::OwnedFd;
 use seawall_jail::launcher::{self, Inside};
-use std::{fs::File, io, io::Write};
+use std::{
+    cell::Cell,
+    fs::File,
+    io::{self, Write},
+    rc::Rc,
+};
 
 /// Starts boxes for the host process at the other end of stdin.
 pub fn launcher() -> io::Result<()> {
@@ -15,9 +20,10 @@ pub fn launcher() -> io::Result<()> {
 /// The whole life of a box. The number is what its process ends with.
 fn live(inside: Inside) -> i32 {
     let Inside { sandbox, user, env, listener, reply, users, counters } = inside;
-    let mut reply = File::from(reply);
+    let reply = Rc::new(Cell::new(Some(File::from(reply))));
     let Ok(sandbox) = sandbox.parse() else {
-        return said(&mut reply, "error the sandbox has no id\n", 1);
+        say(&reply, "error the sandbox has no id\n");
+        return 1;
     };
     for (key, _) in std::env::vars_os() {
         // SAFETY: one thread. What the launcher was given is not the box's.
@@ -30,25 +36,27 @@ fn live(inside: Inside) -> i32 {
     let default = if users { "user" } else { "root" };
     let config = Config { user: Some(user.unwrap_or_else(|| default.to_owned())), ..Config::new(sandbox) };
     let given = init::Given { listener: Some(listener), counters };
-    let mut ready = reply.try_clone().ok();
+    let ready = reply.clone();
     let result = init::run(
         config,
         given,
         Box::new(move || {
-            // Whoever asked may be gone; the box is there all the same.
-            if let Some(mut reply) = ready.take() {
-                let _ = reply.write_all(b"ready\n");
-            }
+            say(&ready, "ready\n");
             Ok(())
         }),
     );
     match result {
         Ok(()) => 0,
-        Err(error) => said(&mut reply, &format!("error {error}\n"), 1),
+        Err(error) => {
+            say(&reply, &format!("error {error}\n"));
+            1
+        }
     }
 }
 
-fn said(reply: &mut File, word: &str, code: i32) -> i32 {
-    let _ = reply.write_all(word.as_bytes());
-    code
+/// The one word to whoever asked for the box. They may be gone; the box is there all the same.
+fn say(reply: &Cell<Option<File>>, word: &str) {
+    if let Some(mut reply) = reply.take() {
+        let _ = reply.write_all(word.as_bytes());
+    }
 }

@@ -47,7 +47,12 @@ impl Config {
     }
 
     pub fn from_args(args: impl Iterator<Item = OsString>) -> Result<Part, String> {
-        let mut args = args;
+        let mut args = args.peekable();
+        // Before anything else: a launcher must not hold descriptors that it does not know of, such as that of
+        // the kernel's randomness, which making an id opens.
+        if args.peek().is_some_and(|first| first == "--launcher") {
+            return Ok(Part::Launcher);
+        }
         let mut sandbox = None;
         let mut socket = None;
         let mut config = Config::new(SandboxId::generate());
@@ -55,7 +60,6 @@ impl Config {
             let flag = flag.to_string_lossy().into_owned();
             match flag.as_str() {
                 "--version" => return Ok(Part::Version),
-                "--launcher" => return Ok(Part::Launcher),
                 "--daemon" => {
                     config.daemon = true;
                     continue;

@@ -43,7 +43,7 @@ const DIRECTORIES: [(&str, u32); 16] = [
     ("tmp", 0o1777),
     ("work", 0o755),
     ("proc", 0o555),
-    ("sys", 0o555),
+    ("sys", 0o755),
     ("dev", 0o755),
     ("run", 0o755),
     ("run/lock", 0o1777),

@@ -2,12 +2,58 @@
 //!
 //! The contract is `seawall_core::ports::provider`; `tests/conformance` holds every provider to it.
 
+mod boxes;
 #[cfg(feature = "local")]
 pub mod local;
 #[cfg(feature = "mock")]
 pub mod mock;
+#[cfg(feature = "native")]
+pub mod native;
+mod watch;
+
+use boxes::io_error;
+use seawall_core::{Error, Result};
+use std::{
+    fs,
+    io::{self, Write},
+    os::unix::fs::{MetadataExt, OpenOptionsExt},
+    path::{Path, PathBuf},
+};
+use tokio::task::spawn_blocking;
 
 /// The guest for this machine: one static program.
 pub fn guest_binary() -> &'static [u8] {
     include_bytes!(concat!(env!("OUT_DIR"), "/seawall-guest"))
+}
+
+/// Writes the embedded guest out, once per version. All boxes run the same file, so they share its memory.
+fn guest_file(data: &Path, guest: &[u8]) -> Result<PathBuf> {
+    let dir = data.join("guest");
+    let name = format!("seawall-guest-{}", &blake3::hash(guest).to_hex()[..16]);
+    let path = dir.join(&name);
+    let fits = |found: fs::Metadata| found.len() == guest.len() as u64 && found.mode() & 0o555 == 0o555;
+    if fs::metadata(&path).is_ok_and(fits) {
+        return Ok(path);
+    }
+    let temporary = dir.join(format!("{name}.{}", std::process::id()));
+    let write = || -> io::Result<()> {
+        fs::create_dir_all(&dir)?;
+        let mut file =
+            fs::OpenOptions::new().write(true).create(true).truncate(true).mode(0o755).open(&temporary)?;
+        file.write_all(guest)?;
+        file.sync_all()?;
+        drop(file);
+        fs::rename(&temporary, &path)
+    };
+    write().map_err(|error| {
+        // What could not be finished must not take the space that is missing.
+        let _ = fs::remove_file(&temporary);
+        io_error(&path, error)
+    })?;
+    Ok(path)
+}
+
+/// File work blocks, so it has threads of its own.
+async fn off_thread<T: Send + 'static>(work: impl FnOnce() -> Result<T> + Send + 'static) -> Result<T> {
+    spawn_blocking(work).await.map_err(|error| Error::internal("file work failed").with_source(error))?
 }

@@ -7,6 +7,5 @@
 mod folder;
 mod launch;
 mod provider;
-mod watch;
 
 pub use provider::LocalProvider;

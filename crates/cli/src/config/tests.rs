@@ -41,7 +41,7 @@ fn defaults_work() {
     let mut place = Place::new();
     let loaded = place.load(&Flags::default()).unwrap();
     assert_eq!(loaded.settings.data, place.path("home/.local/share/seawall"));
-    assert_eq!(loaded.settings.provider, "local");
+    assert_eq!(loaded.settings.provider, "native");
     assert_eq!(loaded.settings.stop_grace, Duration::from_secs(5));
     assert_eq!((loaded.settings.exec_timeout, loaded.settings.output_limit), (None, None));
     assert!(loaded.warnings.is_empty());

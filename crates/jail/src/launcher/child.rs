@@ -68,15 +68,17 @@ fn enter(powers: &Powers, order: &Order, fds: &[OwnedFd], spaces: Spaces) -> Res
         libc::signal(libc::SIGCHLD, libc::SIG_DFL);
         libc::prctl(libc::PR_SET_NAME, c"seawall-guest".as_ptr(), 0, 0, 0);
     }
-    let [reply, folder, own, work] = [&fds[0], &fds[1], &fds[2], &fds[3]];
+    let reply = &fds[0];
+    let [folder, own, work] = [here(&fds[1])?, here(&fds[2])?, here(&fds[3])?];
     let mut rest = fds[Order::FDS..].iter();
     join_groups(order, &mut rest)?;
-    let listener = step("the wire's socket", listen(folder))?;
+    let listener = step("the wire's socket", listen(&folder))?;
     let counters = order.counters.map(|comes| if comes { rest.next() } else { None });
     let users = powers.root;
     let mapping = if powers.root { Some(step("the user namespace", spaces.user.try_clone())?) } else { None };
-    let folders: Vec<_> = order.mounts.iter().cloned().zip(rest.map(AsRawFd::as_raw_fd)).collect();
-    let etc = open_template(folder);
+    let mounted: Vec<OwnedFd> = rest.map(here).collect::<Result<_, _>>()?;
+    let folders: Vec<_> = order.mounts.iter().cloned().zip(mounted.iter().map(AsRawFd::as_raw_fd)).collect();
+    let etc = open_template(&folder);
     let parts = Parts {
         own: own.as_raw_fd(),
         work: work.as_raw_fd(),
@@ -87,9 +89,11 @@ fn enter(powers: &Powers, order: &Order, fds: &[OwnedFd], spaces: Spaces) -> Res
     };
     let mut linux = step("a new root", Linux::new(folder.as_fd(), spaces.ids, mapping))?;
     rootfs::assemble(&mut linux, &parts)?;
-    drop(linux);
+    // Before all other descriptors go, those that have an owner do.
+    drop((linux, folder, own, work, etc, mounted));
     step("the host's name", rustix::system::sethostname(order.hostname.as_bytes()).map_err(Into::into))?;
     limit_files(order.open_files)?;
+    rustix::process::umask(Mode::from_raw_mode(0o022));
     let kept = [Some(&listener.into()), Some(reply), Some(&spaces.user), counters[0], counters[1]];
     let [listener, reply, space, oom, pids] = step("descriptors", keep_only(kept))?;
     let (Some(listener), Some(reply), Some(space)) = (listener, reply, space) else {
@@ -109,6 +113,21 @@ fn enter(powers: &Powers, order: &Order, fds: &[OwnedFd], spaces: Spaces) -> Res
         users,
         counters: [oom, pids],
     })
+}
+
+/// The same directory in this mount namespace: the host's descriptor is of the host's.
+fn here(fd: &OwnedFd) -> Result<OwnedFd, Failed> {
+    let open = || -> io::Result<OwnedFd> {
+        let path = rustix::fs::readlink(format!("/proc/self/fd/{}", fd.as_raw_fd()), Vec::new())?;
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC | OFlags::NOFOLLOW;
+        let found = rustix::fs::open(path.as_c_str(), flags, Mode::empty())?;
+        let (there, here) = (rustix::fs::fstat(fd)?, rustix::fs::fstat(&found)?);
+        match (there.st_dev, there.st_ino) == (here.st_dev, here.st_ino) {
+            true => Ok(found),
+            false => Err(io::Error::new(io::ErrorKind::NotFound, "it was moved away meanwhile")),
+        }
+    };
+    step("a folder of the box", open())
 }
 
 /// On v2 the clone put it there.

@@ -1,17 +1,11 @@
 //! Starting and ending the guest of a box.
 
-use super::folder::{Folders, io_error};
+use super::folder::Folders;
+use crate::boxes::io_error;
 use rustix::process::{Pid, PidfdFlags, Signal};
 use seawall_api::{ErrorKind, SandboxId, sandbox::SandboxSpec};
 use seawall_core::{Error, Result};
-use std::{
-    fs,
-    io::{self, Write},
-    os::unix::fs::{MetadataExt, OpenOptionsExt},
-    path::{Path, PathBuf},
-    process::Stdio,
-    time::Duration,
-};
+use std::{fs, path::Path, process::Stdio, time::Duration};
 use tokio::{
     process::Command,
     time::{Instant, sleep, timeout},
@@ -22,33 +16,6 @@ const START_PATIENCE: Duration = Duration::from_secs(20);
 /// Beyond the grace that was given, for the kernel to do its part.
 const STOP_PATIENCE: Duration = Duration::from_secs(10);
 const DEFAULT_PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
-
-/// Writes the embedded guest out, once per version. All boxes run the same file, so they share its memory.
-pub fn install_guest(data: &Path, guest: &[u8]) -> Result<PathBuf> {
-    let dir = data.join("guest");
-    let name = format!("seawall-guest-{}", &blake3::hash(guest).to_hex()[..16]);
-    let path = dir.join(&name);
-    let fits = |found: fs::Metadata| found.len() == guest.len() as u64 && found.mode() & 0o555 == 0o555;
-    if fs::metadata(&path).is_ok_and(fits) {
-        return Ok(path);
-    }
-    let temporary = dir.join(format!("{name}.{}", std::process::id()));
-    let write = || -> io::Result<()> {
-        fs::create_dir_all(&dir)?;
-        let mut file =
-            fs::OpenOptions::new().write(true).create(true).truncate(true).mode(0o755).open(&temporary)?;
-        file.write_all(guest)?;
-        file.sync_all()?;
-        drop(file);
-        fs::rename(&temporary, &path)
-    };
-    write().map_err(|error| {
-        // What could not be finished must not take the space that is missing.
-        let _ = fs::remove_file(&temporary);
-        io_error(&path, error)
-    })?;
-    Ok(path)
-}
 
 /// Returns when the guest serves. It outlives this process.
 pub async fn start(guest: &Path, folders: &Folders, id: SandboxId, spec: &SandboxSpec) -> Result<()> {

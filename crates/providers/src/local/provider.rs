@@ -1,8 +1,10 @@
 //! The provider itself: folders and guests behind the contract.
 
-use super::{
-    folder::{Folders, Held, Intent, io_error, no_box},
-    launch, watch,
+use super::{folder::Folders, launch};
+use crate::{
+    boxes::{Boxes, Held, Intent, io_error, no_box},
+    off_thread,
+    watch::{self, Truth},
 };
 use async_trait::async_trait;
 use jiff::Timestamp;
@@ -20,7 +22,7 @@ use std::{
     sync::Arc,
     time::Duration,
 };
-use tokio::{net::UnixStream, task::spawn_blocking};
+use tokio::net::UnixStream;
 
 /// Beyond the grace, for the guest to answer and the kernel to clean up.
 const STOP_SLACK: Duration = Duration::from_secs(3);
@@ -33,7 +35,7 @@ pub struct LocalProvider {
 
 impl fmt::Debug for LocalProvider {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("LocalProvider").field("boxes", &self.folders.boxes).finish_non_exhaustive()
+        f.debug_struct("LocalProvider").field("boxes", &self.folders.boxes.path).finish_non_exhaustive()
     }
 }
 
@@ -43,13 +45,13 @@ impl LocalProvider {
         std::fs::create_dir_all(data).map_err(|error| io_error(data, error))?;
         // Guests get absolute paths: they outlive whoever stands in this directory.
         let data = data.canonicalize().map_err(|error| io_error(data, error))?;
-        let guest = launch::install_guest(&data, crate::guest_binary())?;
+        let guest = crate::guest_file(&data, crate::guest_binary())?;
         Ok(LocalProvider { folders: Arc::new(Folders::open(&data)?), guest })
     }
 
     async fn hold(&self, id: SandboxId) -> Result<Option<Held>> {
         let folders = self.folders.clone();
-        off_thread(move || folders.hold(id)).await
+        off_thread(move || folders.boxes.hold(id)).await
     }
 
     /// Ends everything in a box that is held.
@@ -66,8 +68,14 @@ impl LocalProvider {
     }
 }
 
-async fn off_thread<T: Send + 'static>(work: impl FnOnce() -> Result<T> + Send + 'static) -> Result<T> {
-    spawn_blocking(work).await.map_err(|error| Error::internal("file work failed").with_source(error))?
+impl Truth for Folders {
+    fn boxes(&self) -> &Boxes {
+        &self.boxes
+    }
+
+    fn info(&self, id: SandboxId) -> Result<BoxInfo> {
+        Folders::info(self, id)
+    }
 }
 
 /// The way to a box's guest while the box is being ended.
@@ -150,15 +158,18 @@ impl Provider for LocalProvider {
         tracing::warn!(sandbox = %id, "the provider `local` isolates nothing: commands run as plain processes of this machine");
         let (folders, spec) = (self.folders.clone(), spec.clone());
         off_thread(move || {
-            let _held = folders.hold_new(id)?;
-            match folders.intent(id)? {
+            let _held = folders.boxes.hold_new(id)?;
+            match folders.boxes.intent(id)? {
                 Some(intent) if intent.spec != spec => {
                     return Err(Error::conflict(format!("a box for {id} exists with another spec")));
                 }
                 Some(_) => {}
-                None => {
-                    folders.write_intent(&Intent { version: 1, id, spec, created_at: Timestamp::now() })?
-                }
+                None => folders.boxes.write_intent(&Intent {
+                    version: 1,
+                    id,
+                    spec,
+                    created_at: Timestamp::now(),
+                })?,
             }
             folders.make_root(id)?;
             folders.info(id)
@@ -204,7 +215,7 @@ impl Provider for LocalProvider {
 
     async fn list(&self) -> Result<Vec<BoxInfo>> {
         let folders = self.folders.clone();
-        off_thread(move || Ok(watch::present(&folders)?.into_values().collect())).await
+        off_thread(move || Ok(watch::present(&*folders)?.into_values().collect())).await
     }
 
     async fn watch(&self) -> Result<BoxEvents> {

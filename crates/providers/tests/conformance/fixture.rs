@@ -4,7 +4,11 @@ use anyhow::{Context, Result, ensure};
 use async_trait::async_trait;
 use seawall_api::SandboxId;
 use seawall_core::ports::Provider;
-use seawall_providers::{local::LocalProvider, mock::MockProvider};
+use seawall_providers::{
+    local::LocalProvider,
+    mock::MockProvider,
+    native::{NativeProvider, NativeSettings},
+};
 use std::{fs, process::Command, sync::Arc};
 use tempfile::TempDir;
 
@@ -27,8 +31,12 @@ pub trait Fixture: Send + Sync {
 
 pub type MakeFixture = fn() -> Result<Arc<dyn Fixture>>;
 
-pub fn all() -> [(&'static str, MakeFixture); 2] {
-    [("mock", || Ok(Arc::new(Mock::new()))), ("local", || Ok(Arc::new(Local::new()?)))]
+pub fn all() -> [(&'static str, MakeFixture); 3] {
+    [
+        ("mock", || Ok(Arc::new(Mock::new()))),
+        ("local", || Ok(Arc::new(Local::new()?))),
+        ("native", || Ok(Arc::new(Native::new()?))),
+    ]
 }
 
 struct Mock {
@@ -97,19 +105,64 @@ impl Fixture for Local {
     }
 
     async fn crash_guest(&self, id: SandboxId) -> Result<()> {
-        let pid = self.provider.get(id).await?.pid.context("a running box has a pid")?;
-        let killed = Command::new("kill").arg("-KILL").arg(pid.to_string()).status()?;
-        ensure!(killed.success(), "the guest {pid} could not be killed");
-        Ok(())
+        kill(self.provider(), id).await
     }
 
     fn alive(&self, argument: &str) -> Vec<u32> {
-        let Ok(processes) = fs::read_dir("/proc") else { return Vec::new() };
-        let has_argument = |pid: &u32| {
-            let line = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
-            line.split(|byte| *byte == 0).any(|word| word == argument.as_bytes())
-        };
-        let pids = processes.flatten().filter_map(|entry| entry.file_name().to_str()?.parse().ok());
-        pids.filter(has_argument).collect()
+        with_argument(argument)
+    }
+}
+
+async fn kill(provider: Arc<dyn Provider>, id: SandboxId) -> Result<()> {
+    let pid = provider.get(id).await?.pid.context("a running box has a pid")?;
+    let killed = Command::new("kill").arg("-KILL").arg(pid.to_string()).status()?;
+    ensure!(killed.success(), "the guest {pid} could not be killed");
+    Ok(())
+}
+
+/// Processes of this machine, boxes' included, with an argument.
+fn with_argument(argument: &str) -> Vec<u32> {
+    let Ok(processes) = fs::read_dir("/proc") else { return Vec::new() };
+    let has_argument = |pid: &u32| {
+        let line = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+        line.split(|byte| *byte == 0).any(|word| word == argument.as_bytes())
+    };
+    let pids = processes.flatten().filter_map(|entry| entry.file_name().to_str()?.parse().ok());
+    pids.filter(has_argument).collect()
+}
+
+struct Native {
+    provider: Arc<NativeProvider>,
+    data: TempDir,
+}
+
+impl Native {
+    fn new() -> Result<Self> {
+        let data = TempDir::new()?;
+        let provider = Arc::new(NativeProvider::open(data.path(), NativeSettings::default())?);
+        Ok(Native { provider, data })
+    }
+}
+
+#[async_trait]
+impl Fixture for Native {
+    fn provider(&self) -> Arc<dyn Provider> {
+        self.provider.clone()
+    }
+
+    fn reopen(&self) -> Result<Arc<dyn Provider>> {
+        Ok(Arc::new(NativeProvider::open(self.data.path(), NativeSettings::default())?))
+    }
+
+    fn elsewhere(&self) -> Result<Arc<dyn Fixture>> {
+        Ok(Arc::new(Native::new()?))
+    }
+
+    async fn crash_guest(&self, id: SandboxId) -> Result<()> {
+        kill(self.provider(), id).await
+    }
+
+    fn alive(&self, argument: &str) -> Vec<u32> {
+        with_argument(argument)
     }
 }

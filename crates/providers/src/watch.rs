@@ -1,7 +1,7 @@
 //! Watching boxes: the kernel tells when a folder changes or a guest dies, and each time the truth is
 //! read anew and compared.
 
-use super::folder::{Folders, io_error};
+use crate::boxes::{Boxes, io_error};
 use futures::StreamExt;
 use rustix::{
     event::{PollFd, PollFlags, Timespec, poll},
@@ -28,13 +28,20 @@ const BACKLOG: usize = 256;
 /// How soon to look again at a box whose guest died and whose commands are still being ended.
 const LOOK_AGAIN: Timespec = Timespec { tv_sec: 0, tv_nsec: 10_000_000 };
 
+/// How a provider looks at its boxes.
+pub trait Truth: Send + Sync + 'static {
+    fn boxes(&self) -> &Boxes;
+    /// A box as it is now; `not_found` where there is none.
+    fn info(&self, id: SandboxId) -> Result<BoxInfo>;
+}
+
 type Present = BTreeMap<SandboxId, BoxInfo>;
 
 /// Every box as it is. One that vanishes meanwhile is left out; a damaged one is told of and left out.
-pub fn present(folders: &Folders) -> Result<Present> {
+pub fn present(truth: &dyn Truth) -> Result<Present> {
     let mut boxes = Present::new();
-    for id in folders.ids()? {
-        match folders.info(id) {
+    for id in truth.boxes().ids()? {
+        match truth.info(id) {
             Ok(info) => drop(boxes.insert(id, info)),
             Err(error) if error.kind() == ErrorKind::NotFound => {}
             Err(error) => tracing::error!(sandbox = %id, error = %error.chain(), "a damaged box"),
@@ -43,8 +50,8 @@ pub fn present(folders: &Folders) -> Result<Present> {
     Ok(boxes)
 }
 
-pub fn watch(folders: Arc<Folders>) -> Result<BoxEvents> {
-    let watcher = Watcher::new(folders)?;
+pub fn watch(truth: Arc<dyn Truth>) -> Result<BoxEvents> {
+    let watcher = Watcher::new(truth)?;
     let (closed, close) = io::pipe().map_err(|e| Error::internal("a pipe").with_source(e))?;
     let (events, stream) = mpsc::channel(BACKLOG);
     std::thread::Builder::new()
@@ -60,7 +67,7 @@ fn keep<T>(_alive: &PipeWriter, value: T) -> T {
 }
 
 struct Watcher {
-    folders: Arc<Folders>,
+    truth: Arc<dyn Truth>,
     inotify: OwnedFd,
     told: Present,
     guests: HashMap<SandboxId, OwnedFd>,
@@ -69,13 +76,13 @@ struct Watcher {
 }
 
 impl Watcher {
-    fn new(folders: Arc<Folders>) -> Result<Watcher> {
+    fn new(truth: Arc<dyn Truth>) -> Result<Watcher> {
         let inotify = inotify::init(CreateFlags::CLOEXEC | CreateFlags::NONBLOCK)
             .map_err(|errno| Error::unavailable("watching boxes").with_source(io::Error::from(errno)))?;
         let flags = WatchFlags::CREATE | WatchFlags::DELETE | WatchFlags::MOVE;
-        inotify::add_watch(&inotify, &folders.boxes, flags)
-            .map_err(|errno| io_error(&folders.boxes, errno.into()))?;
-        Ok(Watcher { folders, inotify, told: Present::new(), guests: HashMap::new(), unsettled: false })
+        let boxes = &truth.boxes().path;
+        inotify::add_watch(&inotify, boxes, flags).map_err(|errno| io_error(boxes, errno.into()))?;
+        Ok(Watcher { truth, inotify, told: Present::new(), guests: HashMap::new(), unsettled: false })
     }
 
     fn run(mut self, events: &mpsc::Sender<Result<BoxEvent>>, mut closed: PipeReader) {
@@ -99,12 +106,12 @@ impl Watcher {
     fn step(&mut self, events: &mpsc::Sender<Result<BoxEvent>>, first: bool) -> Result<bool> {
         self.drain();
         // Watches before the look, so that no change falls between them.
-        for id in self.folders.ids()? {
+        for id in self.truth.boxes().ids()? {
             let flags = WatchFlags::CREATE | WatchFlags::MOVE | WatchFlags::DELETE | WatchFlags::CLOSE_WRITE;
             // A folder that is gone again needs no watch.
-            let _ = inotify::add_watch(&self.inotify, self.folders.of(id), flags);
+            let _ = inotify::add_watch(&self.inotify, self.truth.boxes().of(id), flags);
         }
-        let now = present(&self.folders)?;
+        let now = present(&*self.truth)?;
         self.watch_guests(&now);
         let changed = now.values().filter(|info| self.told.get(&info.id) != Some(info));
         let mut news: Vec<BoxEvent> = changed.map(|info| BoxEvent::Is(Box::new(info.clone()))).collect();

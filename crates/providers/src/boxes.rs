@@ -1,0 +1,215 @@
+//! The folders of boxes on this machine, as `local` and `native` keep them: what is in them, and who may change
+//! them. A folder with a `box.json` is a box; one without is being made, or was left by a crash.
+
+use jiff::Timestamp;
+use rustix::{
+    fd::OwnedFd,
+    fs::{FlockOperation, Mode, OFlags},
+    io::Errno,
+};
+use seawall_api::{ErrorKind, SandboxId, sandbox::SandboxSpec};
+use seawall_core::{Error, Result};
+use serde::{Deserialize, Serialize};
+use std::{
+    fs::{self, DirBuilder, File},
+    io::{self, Write},
+    os::unix::fs::{DirBuilderExt, PermissionsExt},
+    path::{Path, PathBuf},
+};
+
+/// How the folders of removed boxes begin.
+const GONE: &str = ".gone-";
+
+/// What a box was asked to be.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Intent {
+    pub version: u32,
+    pub id: SandboxId,
+    pub spec: SandboxSpec,
+    pub created_at: Timestamp,
+}
+
+/// The folder that holds a folder for each box.
+#[derive(Debug, Clone)]
+pub struct Boxes {
+    pub path: PathBuf,
+}
+
+/// The right to change one box, across processes. Given back when dropped.
+#[derive(Debug)]
+pub struct Held {
+    _dir: OwnedFd,
+}
+
+impl Boxes {
+    /// Makes the folder, and clears away what crashes left in it.
+    pub fn open(path: PathBuf) -> Result<Boxes> {
+        make_private(&path).map_err(|e| io_error(&path, e))?;
+        let boxes = Boxes { path };
+        for entry in fs::read_dir(&boxes.path).map_err(|e| io_error(&boxes.path, e))?.flatten() {
+            let name = entry.file_name();
+            let name = name.to_string_lossy();
+            if name.starts_with(GONE) {
+                // Best effort: it is nobody's, and the next one tries again.
+                let _ = remove_tree(&entry.path());
+            } else if let Ok(id) = name.parse() {
+                boxes.clear_unborn(id)?;
+            }
+        }
+        Ok(boxes)
+    }
+
+    /// A folder without an intent, which nobody is just making, never became a box.
+    fn clear_unborn(&self, id: SandboxId) -> Result<()> {
+        if self.of(id).join("box.json").exists() {
+            return Ok(());
+        }
+        match self.try_hold(id)? {
+            Some(_held) if !self.of(id).join("box.json").exists() => self.remove(id),
+            _ => Ok(()),
+        }
+    }
+
+    pub fn of(&self, id: SandboxId) -> PathBuf {
+        self.path.join(id.to_string())
+    }
+
+    /// Waits for the right to change a box. None where there is no folder for it.
+    pub fn hold(&self, id: SandboxId) -> Result<Option<Held>> {
+        self.lock(id, FlockOperation::LockExclusive)
+    }
+
+    /// As [`Boxes::hold`], without waiting: none also where somebody else has it.
+    pub fn try_hold(&self, id: SandboxId) -> Result<Option<Held>> {
+        self.lock(id, FlockOperation::NonBlockingLockExclusive)
+    }
+
+    fn lock(&self, id: SandboxId, how: FlockOperation) -> Result<Option<Held>> {
+        let path = self.of(id);
+        loop {
+            let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+            let dir = match rustix::fs::open(&path, flags, Mode::empty()) {
+                Ok(dir) => dir,
+                Err(Errno::NOENT) => return Ok(None),
+                Err(errno) => return Err(io_error(&path, errno.into())),
+            };
+            match rustix::fs::flock(&dir, how) {
+                Ok(()) => {}
+                Err(Errno::INTR) => continue,
+                Err(Errno::WOULDBLOCK) => return Ok(None),
+                Err(errno) => return Err(io_error(&path, errno.into())),
+            }
+            // Whoever had it before may have removed it; then this is the lock of a ghost.
+            let there = fs::metadata(&path).ok().zip(rustix::fs::fstat(&dir).ok());
+            if there.is_some_and(|(path, held)| std::os::unix::fs::MetadataExt::ino(&path) == held.st_ino) {
+                return Ok(Some(Held { _dir: dir }));
+            }
+        }
+    }
+
+    /// As [`Boxes::hold`], and makes the folder where it is missing.
+    pub fn hold_new(&self, id: SandboxId) -> Result<Held> {
+        let path = self.of(id);
+        loop {
+            match DirBuilder::new().mode(0o700).create(&path) {
+                Err(error) if error.kind() != io::ErrorKind::AlreadyExists => {
+                    return Err(io_error(&path, error));
+                }
+                _ => {}
+            }
+            if let Some(held) = self.hold(id)? {
+                return Ok(held);
+            }
+        }
+    }
+
+    /// None where there is no box. A damaged intent is an error that names it.
+    pub fn intent(&self, id: SandboxId) -> Result<Option<Intent>> {
+        let path = self.of(id).join("box.json");
+        let bytes = match fs::read(&path) {
+            Ok(bytes) => bytes,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+            Err(error) => return Err(io_error(&path, error)),
+        };
+        serde_json::from_slice(&bytes).map(Some).map_err(|error| {
+            let message = format!("{} cannot be read; remove the sandbox to get rid of it", path.display());
+            Error::internal(message).with_source(error)
+        })
+    }
+
+    /// Durable when it returns.
+    pub fn write_intent(&self, intent: &Intent) -> Result<()> {
+        let folder = self.of(intent.id);
+        let write = || -> io::Result<()> {
+            let temporary = folder.join("box.json.tmp");
+            let mut file = File::create(&temporary)?;
+            file.write_all(&serde_json::to_vec_pretty(intent)?)?;
+            file.sync_all()?;
+            fs::rename(&temporary, folder.join("box.json"))?;
+            File::open(&folder)?.sync_all()?;
+            File::open(&self.path)?.sync_all()
+        };
+        write().map_err(|error| io_error(&folder, error))
+    }
+
+    pub fn ids(&self) -> Result<Vec<SandboxId>> {
+        let entries = fs::read_dir(&self.path).map_err(|e| io_error(&self.path, e))?;
+        let names = entries.filter_map(|entry| entry.ok()?.file_name().into_string().ok());
+        let mut ids: Vec<SandboxId> = names.filter_map(|name| name.parse().ok()).collect();
+        ids.sort();
+        Ok(ids)
+    }
+
+    /// In one step, so that a crash leaves a box or none; what is left of it goes when opening.
+    pub fn remove(&self, id: SandboxId) -> Result<()> {
+        let (folder, aside) = (self.of(id), self.path.join(format!("{GONE}{id}")));
+        match fs::rename(&folder, &aside) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+            // An earlier removal was cut short there, or there is no space for a new name.
+            Err(_) => remove_tree(&folder).map_err(|e| io_error(&folder, e))?,
+            Ok(()) => {}
+        }
+        remove_tree(&aside).map_err(|e| io_error(&aside, e))
+    }
+}
+
+pub fn make_private(dir: &Path) -> io::Result<()> {
+    DirBuilder::new().recursive(true).mode(0o700).create(dir)
+}
+
+/// Removes a tree without following links. A user who took away his own rights gets them back first.
+pub fn remove_tree(path: &Path) -> io::Result<()> {
+    match fs::remove_dir_all(path) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+        Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
+            unlock_tree(path);
+            fs::remove_dir_all(path)
+        }
+        other => other,
+    }
+}
+
+fn unlock_tree(path: &Path) {
+    let Ok(metadata) = fs::symlink_metadata(path) else { return };
+    if !metadata.is_dir() {
+        return;
+    }
+    // What cannot be changed shows when it is removed.
+    let _ = fs::set_permissions(path, fs::Permissions::from_mode(0o700));
+    for entry in fs::read_dir(path).into_iter().flatten().flatten() {
+        unlock_tree(&entry.path());
+    }
+}
+
+pub fn no_box(id: SandboxId) -> Error {
+    Error::not_found(format!("there is no box for sandbox {id}"))
+}
+
+pub fn io_error(path: &Path, error: io::Error) -> Error {
+    let kind = match error.kind() {
+        io::ErrorKind::PermissionDenied | io::ErrorKind::ReadOnlyFilesystem => ErrorKind::Denied,
+        io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => ErrorKind::Unavailable,
+        _ => ErrorKind::Internal,
+    };
+    Error::new(kind, path.display().to_string()).with_source(error)
+}

@@ -1,0 +1,13 @@
+//! The native provider: boxes made of the kernel's own parts, without a daemon. The default on Linux.
+//!
+//! A box is a folder with its intent (`box.json`) and a process 1 whose number the launcher noted in the
+//! folder before that process did anything (`run`). The kernel's truth about a box is whether that process
+//! lives: with it goes its pid namespace, and with that everything else.
+
+mod folder;
+mod launch;
+mod limits;
+mod provider;
+
+pub use limits::{Defaults, Mounts};
+pub use provider::{NativeProvider, NativeSettings};

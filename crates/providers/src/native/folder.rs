@@ -1,0 +1,175 @@
+//! The folders of boxes.
+//!
+//! ```text
+//! <data>/native/boxes/<id>/box.json    the intent, synced before anything else is made
+//!                          run         the process 1 of the box, noted before it does anything
+//!                          end         why it was stopped, written by the host
+//!                          wire.sock   where the guest listens
+//!                          own/        home, root, var, opt, usr/local, tmp of the box; go with it
+//! <data>/native/volumes/<id>/work      the data volume; outlives the box
+//! <data>/native/etc                    what boxes may have of the host's /etc
+//! ```
+
+use crate::boxes::{Boxes, Intent, io_error, make_private, no_box, remove_tree};
+use seawall_api::{SandboxId, sandbox::EndReason};
+use seawall_core::{
+    Result,
+    ports::{BoxInfo, BoxState},
+};
+use seawall_jail::{etc, process::Identity, rootfs};
+use std::{
+    fs::{self, DirBuilder},
+    io,
+    os::unix::fs::{DirBuilderExt, PermissionsExt, chown},
+    path::{Path, PathBuf},
+};
+
+/// The plain user of a box, as files on disk have it: ids of boxes are mapped by their mounts.
+const USER: u32 = 1000;
+
+#[derive(Debug, Clone)]
+pub struct Folders {
+    pub boxes: Boxes,
+    pub volumes: PathBuf,
+    etc: PathBuf,
+    /// Whether boxes have other users than root.
+    users: bool,
+}
+
+impl Folders {
+    pub fn open(data: &Path) -> Result<Folders> {
+        let base = data.join("native");
+        let volumes = base.join("volumes");
+        make_private(&volumes).map_err(|e| io_error(&volumes, e))?;
+        let users = rustix::process::geteuid().is_root();
+        Ok(Folders { boxes: Boxes::open(base.join("boxes"))?, volumes, etc: base.join("etc"), users })
+    }
+
+    /// Copies what boxes may have of the host's `/etc`, unless that was done since it changed.
+    pub fn refresh_etc(&self) -> Result<()> {
+        let (stamp, now) = (self.etc.with_extension("stamp"), etc::stamp());
+        if fs::read_to_string(&stamp).is_ok_and(|last| last == now) && self.etc.exists() {
+            return Ok(());
+        }
+        let copy = self.etc.with_extension(format!("new-{}", std::process::id()));
+        let aside = self.etc.with_extension(format!("old-{}", std::process::id()));
+        let replace = || -> io::Result<()> {
+            remove_tree(&copy)?;
+            etc::copy(&copy)?;
+            // Boxes that run keep what they have mounted.
+            match fs::rename(&self.etc, &aside) {
+                Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+                _ => {}
+            }
+            fs::rename(&copy, &self.etc)?;
+            fs::write(&stamp, &now)?;
+            remove_tree(&aside)
+        };
+        replace().map_err(|error| {
+            let _ = remove_tree(&copy);
+            io_error(&self.etc, error)
+        })
+    }
+
+    pub fn own(&self, id: SandboxId) -> PathBuf {
+        self.boxes.of(id).join("own")
+    }
+
+    pub fn volume(&self, id: SandboxId) -> PathBuf {
+        self.volumes.join(id.to_string())
+    }
+
+    pub fn work(&self, id: SandboxId) -> PathBuf {
+        self.volume(id).join("work")
+    }
+
+    /// The directories that the box sees. Existing ones stay as they are.
+    pub fn make_own(&self, id: SandboxId) -> Result<()> {
+        let (own, volume) = (self.own(id), self.volume(id));
+        make_dir(&own, 0o700, None)?;
+        for (name, _) in rootfs::OWN {
+            let mode = match name {
+                "root" => 0o700,
+                "tmp" => 0o1777,
+                _ => 0o755,
+            };
+            make_dir(&own.join(name), mode, None)?;
+        }
+        let user = self.users.then_some(USER);
+        if self.users {
+            make_dir(&own.join("home/user"), 0o755, user)?;
+        }
+        make_dir(&own.join("var/tmp"), 0o1777, None)?;
+        make_dir(&volume, 0o700, None)?;
+        make_dir(&self.work(id), 0o755, user)
+    }
+
+    pub fn info(&self, id: SandboxId) -> Result<BoxInfo> {
+        let intent = self.boxes.intent(id)?.ok_or_else(|| no_box(id))?;
+        Ok(self.info_of(intent))
+    }
+
+    pub fn info_of(&self, intent: Intent) -> BoxInfo {
+        let id = intent.id;
+        let (state, reason, pid) = self.state(id);
+        let volume = self.work(id).display().to_string();
+        BoxInfo { id, state, reason, spec: intent.spec, created_at: intent.created_at, pid, volume }
+    }
+
+    /// The process 1 that runs, or ran last.
+    pub fn process(&self, id: SandboxId) -> Option<Identity> {
+        Identity::read(&self.boxes.of(id))
+    }
+
+    fn state(&self, id: SandboxId) -> (BoxState, Option<EndReason>, Option<u32>) {
+        let Some(process) = self.process(id) else { return (BoxState::Created, None, None) };
+        if process.is_alive() {
+            return (BoxState::Running, None, Some(process.pid));
+        }
+        let reason = match fs::read_to_string(self.boxes.of(id).join("end")) {
+            Ok(text) => text.trim().parse().unwrap_or(EndReason::Stopped),
+            Err(_) => EndReason::Failed("guest_died".into()),
+        };
+        (BoxState::Stopped, Some(reason), None)
+    }
+
+    /// Why it is about to end. Written beforehand: afterwards a crash would leave a lie.
+    pub fn write_end(&self, id: SandboxId, reason: Option<&EndReason>) -> Result<()> {
+        let path = self.boxes.of(id).join("end");
+        let done = match reason {
+            Some(reason) => fs::write(&path, reason.to_string()),
+            None => fs::remove_file(&path),
+        };
+        match done {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => Err(io_error(&path, error)),
+            _ => Ok(()),
+        }
+    }
+
+    /// Removes the box's folder, and its volume where asked. The folder goes last.
+    pub fn remove(&self, id: SandboxId, volume: bool) -> Result<()> {
+        if volume {
+            let volume = self.volume(id);
+            remove_tree(&volume).map_err(|e| io_error(&volume, e))?;
+        }
+        self.boxes.remove(id)
+    }
+}
+
+fn make_dir(path: &Path, mode: u32, owner: Option<u32>) -> Result<()> {
+    let make = || -> io::Result<()> {
+        match DirBuilder::new().mode(mode).create(path) {
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => return Ok(()),
+            other => other?,
+        }
+        // What the creation mask took away.
+        if mode & 0o022 != 0 {
+            fs::set_permissions(path, fs::Permissions::from_mode(mode))?;
+        }
+        match owner {
+            Some(owner) => chown(path, Some(owner), Some(owner)),
+            None => Ok(()),
+        }
+    };
+    make().map_err(|error| io_error(path, error))
+}

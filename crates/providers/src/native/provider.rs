@@ -1,0 +1,363 @@
+//! The provider itself: folders, groups and launched boxes behind the contract.
+
+use super::{
+    folder::Folders,
+    launch::Launcher,
+    limits::{self, Defaults, Mounts},
+};
+use crate::{
+    boxes::{Boxes, Held, Intent, io_error, no_box},
+    off_thread,
+    watch::{self, Truth},
+};
+use async_trait::async_trait;
+use jiff::Timestamp;
+use rustix::{
+    event::{PollFd, PollFlags, Timespec, poll},
+    fd::{AsFd, OwnedFd},
+    fs::{Mode, OFlags},
+    io::Errno,
+    process::{Pid, PidfdFlags, Signal},
+};
+use seawall_api::{
+    ErrorKind, SandboxId,
+    hello::Role,
+    sandbox::{EndReason, SandboxSpec},
+};
+use seawall_core::{
+    Error, Result,
+    ports::{BoxEvents, BoxInfo, BoxState, Capabilities, LimitKinds, Provider, Volumes},
+};
+use seawall_jail::{
+    cgroup::{Cgroups, Controller, Entry},
+    order::{CgroupPlace, Order},
+};
+use seawall_wire::{Connector, Duplex, Guest};
+use std::{
+    fmt,
+    os::fd::AsRawFd,
+    path::{Path, PathBuf},
+    sync::Arc,
+    time::{Duration, Instant},
+};
+use tokio::net::UnixStream;
+
+/// Beyond the grace, for the guest to answer and the kernel to clean up.
+const STOP_SLACK: Duration = Duration::from_secs(3);
+/// How long the kernel may take to end a box.
+const KILL_PATIENCE: Duration = Duration::from_secs(10);
+const DEFAULT_PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
+
+/// What an operator decides.
+#[derive(Debug, Clone, Default)]
+pub struct NativeSettings {
+    pub defaults: Defaults,
+    /// Folders of the host that sandboxes may be given, and what lies beneath them.
+    pub mounts: Mounts,
+}
+
+#[derive(Clone)]
+pub struct NativeProvider {
+    inner: Arc<Inner>,
+}
+
+struct Inner {
+    folders: Arc<Folders>,
+    launcher: Launcher,
+    groups: Cgroups,
+    settings: NativeSettings,
+}
+
+impl fmt::Debug for NativeProvider {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let boxes = &self.inner.folders.boxes.path;
+        f.debug_struct("NativeProvider").field("boxes", boxes).finish_non_exhaustive()
+    }
+}
+
+impl NativeProvider {
+    /// The boxes beneath a data folder. Those of another folder are another installation's.
+    pub fn open(data: &Path, settings: NativeSettings) -> Result<NativeProvider> {
+        std::fs::create_dir_all(data).map_err(|error| io_error(data, error))?;
+        let data = data.canonicalize().map_err(|error| io_error(data, error))?;
+        let launcher = Launcher::new(&data, crate::guest_binary())?;
+        let (folders, groups) = (Arc::new(Folders::open(&data)?), Cgroups::find());
+        Ok(NativeProvider { inner: Arc::new(Inner { folders, launcher, groups, settings }) })
+    }
+
+    async fn hold(&self, id: SandboxId) -> Result<Option<Held>> {
+        let folders = self.inner.folders.clone();
+        // Mostly nobody else wants it, and then a thread would cost more than the look.
+        match folders.boxes.try_hold(id)? {
+            Some(held) => Ok(Some(held)),
+            None => off_thread(move || folders.boxes.hold(id)).await,
+        }
+    }
+
+    fn check_spec(&self, spec: &SandboxSpec) -> Result<()> {
+        if let Some(image) = spec.image.as_deref().filter(|image| *image != "host") {
+            return Err(Error::invalid(format!(
+                "the provider `native` has the image `host` only, so it cannot use `{image}`; leave it out"
+            )));
+        }
+        if spec.limits.disk_mb.is_some() {
+            return Err(limits::unenforceable("disk_mb", "disk limits are not built yet", "Leave it out"));
+        }
+        limits::in_force(&spec.limits, &self.inner.settings.defaults, &self.inner.groups).map(drop)
+    }
+
+    /// Ends everything in a box that is held.
+    async fn end(&self, id: SandboxId, grace: Duration, reason: EndReason) -> Result<()> {
+        let folders = &self.inner.folders;
+        let Some(process) = folders.process(id).filter(|process| process.is_alive()) else { return Ok(()) };
+        let Some(pid) = Pid::from_raw(process.pid.cast_signed()) else { return Ok(()) };
+        let Ok(handle) = rustix::process::pidfd_open(pid, PidfdFlags::NONBLOCK) else { return Ok(()) };
+        // Between the look and the descriptor another may have got its number.
+        if !process.is_alive() {
+            return Ok(());
+        }
+        folders.write_end(id, Some(&reason))?;
+        if !grace.is_zero() {
+            let connector = Arc::new(Socket { folders: folders.clone(), id });
+            let asked = Guest::new(id, Role::Client, connector).shutdown(grace).await;
+            if asked.is_ok() && wait_dead(&handle, grace + STOP_SLACK).await? {
+                return Ok(());
+            }
+        }
+        // With process 1 goes every other of the box; it is dead when all are.
+        let _ = rustix::process::pidfd_send_signal(&handle, Signal::KILL);
+        match wait_dead(&handle, KILL_PATIENCE).await? {
+            true => Ok(()),
+            false => Err(Error::unavailable(format!(
+                "processes of sandbox {id} do not end; they may wait for a disk or network that does not answer"
+            ))),
+        }
+    }
+
+    async fn launch(&self, info: &BoxInfo) -> Result<()> {
+        let (inner, id) = (&self.inner, info.id);
+        let folders = &inner.folders;
+        folders.write_end(id, None)?;
+        folders.refresh_etc()?;
+        let limits = limits::in_force(&info.spec.limits, &inner.settings.defaults, &inner.groups)?;
+        let group = inner.groups.make(&id.to_string(), &limits).map_err(|error| {
+            Error::unavailable(format!("the control group of {id} cannot be made")).with_source(error)
+        })?;
+        let entry = group.entry().map_err(|e| io_error(Path::new("the control group"), e))?;
+        let counters = group.counters();
+        let mut fds =
+            vec![open_dir(&folders.boxes.of(id))?, open_dir(&folders.own(id))?, open_dir(&folders.work(id))?];
+        let cgroup = match entry {
+            None => CgroupPlace::None,
+            Some(Entry::V2(fd)) => {
+                fds.push(fd);
+                CgroupPlace::V2
+            }
+            Some(Entry::V1(tasks)) => {
+                let count = tasks.len();
+                fds.extend(tasks);
+                CgroupPlace::V1(count)
+            }
+        };
+        let comes = counters.each_ref().map(Option::is_some);
+        fds.extend(counters.into_iter().flatten());
+        let order = Order {
+            sandbox: id.to_string(),
+            env: environment(id, &info.spec),
+            user: info.spec.user.clone(),
+            hostname: "sandbox".to_owned(),
+            cgroup,
+            counters: comes,
+            mounts: Vec::new(),
+            open_files: Some(inner.settings.defaults.open_files),
+            disk: false,
+        };
+        let borrowed: Vec<_> = fds.iter().map(AsFd::as_fd).collect();
+        inner.launcher.launch(&order, &borrowed).await
+    }
+}
+
+fn environment(id: SandboxId, spec: &SandboxSpec) -> Vec<(String, String)> {
+    let ours = [
+        ("PATH", DEFAULT_PATH.to_owned()),
+        ("SEAWALL_SANDBOX", id.to_string()),
+        ("SEAWALL_WORK", "/work".into()),
+    ];
+    let ours = ours.into_iter().map(|(key, value)| (key.to_owned(), value));
+    ours.chain(spec.env.iter().map(|(key, value)| (key.clone(), value.clone()))).collect()
+}
+
+fn open_dir(path: &Path) -> Result<OwnedFd> {
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC | OFlags::NOFOLLOW;
+    rustix::fs::open(path, flags, Mode::empty()).map_err(|errno| io_error(path, errno.into()))
+}
+
+/// Whether the process is dead, and all of its box with it, within `patience`.
+async fn wait_dead(handle: &OwnedFd, patience: Duration) -> Result<bool> {
+    let handle = handle.try_clone().map_err(|e| io_error(Path::new("a process"), e))?;
+    off_thread(move || Ok(dies(&handle, patience))).await
+}
+
+fn dies(handle: &OwnedFd, patience: Duration) -> bool {
+    let deadline = Instant::now() + patience;
+    loop {
+        let left = deadline.saturating_duration_since(Instant::now());
+        let mut fds = [PollFd::from_borrowed_fd(handle.as_fd(), PollFlags::IN)];
+        let wait = Timespec { tv_sec: left.as_secs().cast_signed(), tv_nsec: left.subsec_nanos().into() };
+        match poll(&mut fds, Some(&wait)) {
+            Err(Errno::INTR) => {}
+            other => return matches!(other, Ok(1)),
+        }
+    }
+}
+
+impl Truth for Folders {
+    fn boxes(&self) -> &Boxes {
+        &self.boxes
+    }
+
+    fn info(&self, id: SandboxId) -> Result<BoxInfo> {
+        Folders::info(self, id)
+    }
+}
+
+/// The way to a box's guest while the box is being ended.
+struct Socket {
+    folders: Arc<Folders>,
+    id: SandboxId,
+}
+
+#[async_trait]
+impl Connector for Socket {
+    async fn connect(&self) -> Result<Box<dyn Duplex>, seawall_wire::Error> {
+        dial(&self.folders, self.id)
+            .await
+            .map_err(|error| seawall_wire::Error::Unreachable { kind: error.kind(), message: error.chain() })
+    }
+}
+
+/// Through the folder's descriptor: a socket's path has room for about a hundred bytes only.
+async fn dial(folders: &Folders, id: SandboxId) -> Result<Box<dyn Duplex>> {
+    let folder = folders.boxes.of(id);
+    let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    let dir = rustix::fs::open(&folder, flags, Mode::empty()).map_err(|_| no_box(id))?;
+    let path = PathBuf::from(format!("/proc/self/fd/{}/wire.sock", dir.as_raw_fd()));
+    match UnixStream::connect(path).await {
+        Ok(stream) => Ok(Box::new(stream)),
+        Err(error) => {
+            let info = folders.info(id)?;
+            let (kind, message) = match info.state {
+                BoxState::Running => (ErrorKind::Unavailable, format!("the guest of {id} does not answer")),
+                _ => (ErrorKind::Stopped, format!("sandbox {id} does not run")),
+            };
+            Err(Error::new(kind, message).with_source(error))
+        }
+    }
+}
+
+#[async_trait]
+impl Provider for NativeProvider {
+    fn name(&self) -> &'static str {
+        "native"
+    }
+
+    fn capabilities(&self) -> Capabilities {
+        let can = |controller| self.inner.groups.has(controller);
+        Capabilities {
+            isolation: true,
+            durable: true,
+            programs: true,
+            terminals: true,
+            tunnels: true,
+            file_watch: true,
+            file_meta: true,
+            images: false,
+            users: rustix::process::geteuid().is_root(),
+            pause: false,
+            snapshot: false,
+            fork: false,
+            gpu: false,
+            transparent_egress: false,
+            limits: LimitKinds {
+                cpus: can(Controller::Cpu),
+                memory: can(Controller::Memory),
+                disk: false,
+                processes: can(Controller::Pids),
+            },
+        }
+    }
+
+    async fn create(&self, id: SandboxId, spec: &SandboxSpec) -> Result<BoxInfo> {
+        self.check_spec(spec)?;
+        let (folders, spec) = (self.inner.folders.clone(), spec.clone());
+        off_thread(move || {
+            let _held = folders.boxes.hold_new(id)?;
+            let intent = match folders.boxes.intent(id)? {
+                Some(intent) if intent.spec != spec => {
+                    return Err(Error::conflict(format!("a box for {id} exists with another spec")));
+                }
+                Some(intent) => intent,
+                None => {
+                    let intent = Intent { version: 1, id, spec, created_at: Timestamp::now() };
+                    folders.boxes.write_intent(&intent)?;
+                    intent
+                }
+            };
+            folders.make_own(id)?;
+            Ok(folders.info_of(intent))
+        })
+        .await
+    }
+
+    async fn start(&self, id: SandboxId) -> Result<BoxInfo> {
+        let folders = &self.inner.folders;
+        let _held = self.hold(id).await?.ok_or_else(|| no_box(id))?;
+        let info = folders.info(id)?;
+        if info.state == BoxState::Running {
+            return Ok(info);
+        }
+        // A crash may have come between the intent and these.
+        folders.make_own(id)?;
+        self.launch(&info).await?;
+        folders.info(id)
+    }
+
+    async fn stop(&self, id: SandboxId, grace: Duration) -> Result<()> {
+        let _held = self.hold(id).await?.ok_or_else(|| no_box(id))?;
+        self.inner.folders.info(id)?;
+        self.end(id, grace, EndReason::Stopped).await
+    }
+
+    async fn remove(&self, id: SandboxId, volumes: Volumes) -> Result<()> {
+        let held = self.hold(id).await?;
+        if held.is_some() {
+            self.end(id, Duration::ZERO, EndReason::Terminated).await?;
+        }
+        let inner = self.inner.clone();
+        off_thread(move || {
+            let group = inner.groups.all_of(&id.to_string());
+            group.remove().map_err(|e| io_error(Path::new("the control group"), e))?;
+            inner.folders.remove(id, volumes == Volumes::Delete)?;
+            drop(held);
+            Ok(())
+        })
+        .await
+    }
+
+    async fn get(&self, id: SandboxId) -> Result<BoxInfo> {
+        self.inner.folders.info(id)
+    }
+
+    async fn list(&self) -> Result<Vec<BoxInfo>> {
+        let folders = self.inner.folders.clone();
+        off_thread(move || Ok(watch::present(&*folders)?.into_values().collect())).await
+    }
+
+    async fn watch(&self) -> Result<BoxEvents> {
+        watch::watch(self.inner.folders.clone())
+    }
+
+    async fn connect(&self, id: SandboxId) -> Result<Box<dyn Duplex>> {
+        dial(&self.inner.folders, id).await
+    }
+}
