@@ -2,11 +2,13 @@
 
 use crate::{config::Config, init};
 use rustix::fd::OwnedFd;
+use seawall_api::sandbox::WORKDIR;
 use seawall_jail::launcher::{self, Inside};
 use std::{
     cell::Cell,
     fs::File,
     io::{self, Write},
+    os::unix::fs::MetadataExt,
     rc::Rc,
 };
 
@@ -35,6 +37,7 @@ fn live(inside: Inside) -> i32 {
     }
     let default = if users { "user" } else { "root" };
     let config = Config { user: Some(user.unwrap_or_else(|| default.to_owned())), ..Config::new(sandbox) };
+    own_workspace(config.user.as_deref());
     let given = init::Given { listener: Some(listener), counters };
     let ready = reply.clone();
     let result = init::run(
@@ -51,6 +54,15 @@ fn live(inside: Inside) -> i32 {
             say(&reply, &format!("error {error}\n"));
             1
         }
+    }
+}
+
+/// The workspace belongs to whoever works in it. Where that fails the box is still of use to root.
+fn own_workspace(user: Option<&str>) {
+    let Some(user) = user.and_then(|user| crate::users::find(user).ok()) else { return };
+    let found = std::fs::metadata(WORKDIR).map(|found| found.uid());
+    if found.is_ok_and(|owner| owner != user.uid) {
+        let _ = std::os::unix::fs::chown(WORKDIR, Some(user.uid), Some(user.gid));
     }
 }
 

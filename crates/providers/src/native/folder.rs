@@ -51,10 +51,16 @@ impl Folders {
         if fs::read_to_string(&stamp).is_ok_and(|last| last == now) && self.etc.exists() {
             return Ok(());
         }
-        let copy = self.etc.with_extension(format!("new-{}", std::process::id()));
-        let aside = self.etc.with_extension(format!("old-{}", std::process::id()));
+        let [copy, aside, lock] = ["new", "old", "lock"].map(|end| self.etc.with_extension(end));
         let replace = || -> io::Result<()> {
+            // One at a time; whoever waited finds it done.
+            let lock = fs::OpenOptions::new().create(true).truncate(false).write(true).open(&lock)?;
+            lock.lock()?;
+            if fs::read_to_string(&stamp).is_ok_and(|last| last == now) && self.etc.exists() {
+                return Ok(());
+            }
             remove_tree(&copy)?;
+            remove_tree(&aside)?;
             etc::copy(&copy)?;
             // Boxes that run keep what they have mounted.
             match fs::rename(&self.etc, &aside) {

@@ -35,7 +35,7 @@ use seawall_jail::{
 use seawall_wire::{Connector, Duplex, Guest};
 use std::{
     fmt,
-    os::fd::AsRawFd,
+    os::{fd::AsRawFd, unix::ffi::OsStrExt},
     path::{Path, PathBuf},
     sync::Arc,
     time::{Duration, Instant},
@@ -65,7 +65,15 @@ struct Inner {
     folders: Arc<Folders>,
     launcher: Launcher,
     groups: Cgroups,
+    /// What tells groups of this installation from those of others on the machine.
+    installation: String,
     settings: NativeSettings,
+}
+
+impl Inner {
+    fn group_name(&self, id: SandboxId) -> String {
+        format!("{}-{id}", self.installation)
+    }
 }
 
 impl fmt::Debug for NativeProvider {
@@ -82,7 +90,8 @@ impl NativeProvider {
         let data = data.canonicalize().map_err(|error| io_error(data, error))?;
         let launcher = Launcher::new(&data, crate::guest_binary())?;
         let (folders, groups) = (Arc::new(Folders::open(&data)?), Cgroups::find());
-        Ok(NativeProvider { inner: Arc::new(Inner { folders, launcher, groups, settings }) })
+        let installation = blake3::hash(data.as_os_str().as_bytes()).to_hex()[..8].to_owned();
+        Ok(NativeProvider { inner: Arc::new(Inner { folders, launcher, groups, installation, settings }) })
     }
 
     async fn hold(&self, id: SandboxId) -> Result<Option<Held>> {
@@ -140,7 +149,7 @@ impl NativeProvider {
         folders.write_end(id, None)?;
         folders.refresh_etc()?;
         let limits = limits::in_force(&info.spec.limits, &inner.settings.defaults, &inner.groups)?;
-        let group = inner.groups.make(&id.to_string(), &limits).map_err(|error| {
+        let group = inner.groups.make(&inner.group_name(id), &limits).map_err(|error| {
             Error::unavailable(format!("the control group of {id} cannot be made")).with_source(error)
         })?;
         let entry = group.entry().map_err(|e| io_error(Path::new("the control group"), e))?;
@@ -335,7 +344,7 @@ impl Provider for NativeProvider {
         }
         let inner = self.inner.clone();
         off_thread(move || {
-            let group = inner.groups.all_of(&id.to_string());
+            let group = inner.groups.all_of(&inner.group_name(id));
             group.remove().map_err(|e| io_error(Path::new("the control group"), e))?;
             inner.folders.remove(id, volumes == Volumes::Delete)?;
             drop(held);

@@ -101,7 +101,8 @@ async fn an_owner_is_given(cx: Cx) -> Result<()> {
     let sandbox = cx.sandbox().await?;
     sandbox.put("file", b"").await?;
     let file = FileRef::new("file");
-    let set = SetMeta { file: file.clone(), owner: Some("nobody".into()), ..SetMeta::default() };
+    let set =
+        SetMeta { file: file.clone().as_user("root"), owner: Some("nobody".into()), ..SetMeta::default() };
     ensure!(sandbox.guest.set_meta(set).await?.uid == NOBODY);
     let stolen = SetMeta { file: file.as_user("nobody"), owner: Some("root".into()), ..SetMeta::default() };
     ensure_kind(sandbox.guest.set_meta(stolen).await, &[ErrorKind::Denied])
