@@ -10,7 +10,7 @@ use seawall_core::{
     ports::{Record, Records},
 };
 use std::{
-    fs::{DirBuilder, File, OpenOptions},
+    fs::{DirBuilder, File, OpenOptions, TryLockError},
     io::{self, Write},
     os::unix::fs::{DirBuilderExt, OpenOptionsExt},
     path::{Path, PathBuf},
@@ -60,8 +60,17 @@ impl Records for FileRecords {
         self.blocking(move |folder| folder.update(&record)).await
     }
 
+    /// On this thread, where nobody else is at it: it waits for no disk.
+    async fn note(&self, record: &Record) -> Result<()> {
+        match self.folder.try_lock()? {
+            Some(_lock) => self.folder.change(record, Synced::No),
+            None => self.update(record).await,
+        }
+    }
+
+    /// On this thread: one small file, mostly in memory.
     async fn get(&self, id: SandboxId) -> Result<Option<Record>> {
-        self.blocking(move |folder| folder.get(id)).await
+        self.folder.get(id)
     }
 
     async fn list(&self) -> Result<Vec<Record>> {
@@ -78,6 +87,13 @@ impl Records for FileRecords {
     }
 }
 
+/// Whether a loss of power may undo it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Synced {
+    Yes,
+    No,
+}
+
 #[derive(Debug)]
 struct Folder {
     path: PathBuf,
@@ -90,12 +106,26 @@ impl Folder {
 
     /// Held until the file is dropped, also by a crash.
     fn lock(&self) -> Result<File> {
+        let file = self.open_lock()?;
+        file.lock().map_err(failed("lock", &self.path.join(LOCK)))?;
+        Ok(file)
+    }
+
+    /// None where somebody else has it.
+    fn try_lock(&self) -> Result<Option<File>> {
+        let file = self.open_lock()?;
+        match file.try_lock() {
+            Ok(()) => Ok(Some(file)),
+            Err(TryLockError::WouldBlock) => Ok(None),
+            Err(TryLockError::Error(error)) => Err(failed("lock", &self.path.join(LOCK))(error)),
+        }
+    }
+
+    fn open_lock(&self) -> Result<File> {
         let path = self.path.join(LOCK);
         let mut options = OpenOptions::new();
         let file = options.create(true).truncate(false).write(true).mode(0o600).open(&path);
-        let file = file.map_err(failed("open", &path))?;
-        file.lock().map_err(failed("lock", &path))?;
-        Ok(file)
+        file.map_err(failed("open", &path))
     }
 
     fn insert(&self, record: &Record) -> Result<()> {
@@ -110,21 +140,26 @@ impl Folder {
             let message = format!("sandbox {} is called `{name}` already: choose another name", taken.id);
             return Err(Error::conflict(message));
         }
-        self.put(record)
+        self.put(record, Synced::Yes)
     }
 
     fn update(&self, record: &Record) -> Result<()> {
         let _lock = self.lock()?;
+        self.change(record, Synced::Yes)
+    }
+
+    /// Under the lock.
+    fn change(&self, record: &Record, synced: Synced) -> Result<()> {
         if !self.file(record.id).exists() {
             return Err(Error::not_found(format!("there is no record of sandbox {}", record.id)));
         }
-        self.put(record)
+        self.put(record, synced)
     }
 
-    fn put(&self, record: &Record) -> Result<()> {
+    fn put(&self, record: &Record, synced: Synced) -> Result<()> {
         let body = serde_json::to_vec_pretty(record)
             .map_err(|error| Error::internal("a record cannot be written as JSON").with_source(error))?;
-        self.replace(&self.file(record.id), &body)
+        self.replace(&self.file(record.id), &body, synced)
     }
 
     fn get(&self, id: SandboxId) -> Result<Option<Record>> {
@@ -181,24 +216,25 @@ impl Folder {
             Err(error) => return Err(failed("read", &path)(error)),
         };
         let next: u64 = last + 1;
-        self.replace(&path, next.to_string().as_bytes())?;
+        self.replace(&path, next.to_string().as_bytes(), Synced::Yes)?;
         Ok(next)
     }
 
-    /// The new body or the old one, also after a loss of power. Under the lock.
-    fn replace(&self, path: &Path, body: &[u8]) -> Result<()> {
+    /// The new body or the old one; synced, also after a loss of power. Under the lock.
+    fn replace(&self, path: &Path, body: &[u8], synced: Synced) -> Result<()> {
         let beside = self.path.join(".new");
         let mut options = OpenOptions::new();
         let file = options.create(true).truncate(true).write(true).mode(0o600).open(&beside);
-        let mut file = file.map_err(failed("make", &beside))?;
-        let written = file.write_all(body).and_then(|()| file.sync_all());
+        let file = file.map_err(failed("make", &beside))?;
+        let sync = || if synced == Synced::Yes { file.sync_all() } else { Ok(()) };
+        let written = (&file).write_all(body).and_then(|()| sync());
         let moved = written.and_then(|()| std::fs::rename(&beside, path));
         moved.map_err(|error| {
             // What could not be finished must not take the space that is missing.
             let _ = std::fs::remove_file(&beside);
             failed("write", path)(error)
         })?;
-        self.sync()
+        if synced == Synced::Yes { self.sync() } else { Ok(()) }
     }
 
     /// A move is durable when its folder is.

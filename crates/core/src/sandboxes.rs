@@ -167,7 +167,7 @@ impl Sandboxes {
 
     /// Somebody may have removed the record meanwhile; then the box goes too.
     async fn note_made(&self, provider: &Arc<dyn Provider>, record: &Record) -> Result<()> {
-        match self.inner.records.update(record).await {
+        match self.inner.records.note(record).await {
             Err(error) if error.kind() == ErrorKind::NotFound => {
                 provider.remove(record.id, Volumes::Keep).await?;
                 Err(Error::not_found(format!("sandbox {} was removed while it was made", record.id)))
@@ -353,7 +353,7 @@ impl Sandboxes {
 
     /// The box has changed already, and it is the truth: a record that lags behind is told of, no more.
     async fn note(&self, record: &Record) {
-        if let Err(error) = self.inner.records.update(record).await {
+        if let Err(error) = self.inner.records.note(record).await {
             tracing::warn!(sandbox = %record.id, error = %error.chain(), "a change could not be recorded");
         }
     }

@@ -12,7 +12,7 @@ use rustix::{
         UnmountFlags,
     },
 };
-use std::{ffi::CString, io};
+use std::{cell::Cell, ffi::CString, io};
 
 /// Where a bound tree comes from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -67,6 +67,8 @@ pub struct Linux {
     ids: Ids,
     /// To map the ids of files; none where they stay as they are.
     mapping: Option<OwnedFd>,
+    /// Whether files that this process makes now belong to root of the box.
+    as_owner: Cell<bool>,
 }
 
 const CLONE: OpenTreeFlags = OpenTreeFlags::OPEN_TREE_CLONE.union(OpenTreeFlags::OPEN_TREE_CLOEXEC);
@@ -83,22 +85,19 @@ impl Linux {
         let root = new_mount("tmpfs", &options, MountAttrFlags::MOUNT_ATTR_NOSUID)?;
         let over = MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH | MoveMountFlags::MOVE_MOUNT_T_EMPTY_PATH;
         rustix::mount::move_mount(root.as_fd(), c"", place, c"", over)?;
-        Ok(Linux { root, ids, mapping })
+        Ok(Linux { root, ids, mapping, as_owner: Cell::new(false) })
     }
 
-    /// Files that are made belong to root of the box.
-    fn as_owner<T>(&self, make: impl FnOnce() -> Result<T, Errno>) -> io::Result<T> {
-        let set = |id: u32| {
+    /// Whether files that are made belong to root of the box. Without, this process may read what it needs.
+    fn set_owner(&self, owner: bool) {
+        if self.as_owner.replace(owner) != owner {
+            let id = if owner { self.ids.first } else { 0 };
             // SAFETY: plain numbers; both calls always succeed and concern this thread alone.
             unsafe {
                 libc::syscall(libc::SYS_setfsgid, id);
                 libc::syscall(libc::SYS_setfsuid, id);
             }
-        };
-        set(self.ids.first);
-        let made = make();
-        set(0);
-        Ok(made?)
+        }
     }
 
     fn attach(&self, tree: &OwnedFd, target: &str) -> io::Result<()> {
@@ -107,6 +106,7 @@ impl Linux {
     }
 
     fn open(&self, source: Source<'_>) -> io::Result<OwnedFd> {
+        self.set_owner(false);
         Ok(match source {
             Source::Host(path) => rustix::mount::open_tree(CWD, path, CLONE)?,
             Source::Inside(path) => rustix::mount::open_tree(self.root.as_fd(), path, CLONE)?,
@@ -123,20 +123,26 @@ impl Linux {
 
 impl Kernel for Linux {
     fn mkdir(&mut self, path: &str, mode: u32) -> io::Result<()> {
-        self.as_owner(|| match rustix::fs::mkdirat(&self.root, path, Mode::from_raw_mode(mode)) {
+        self.set_owner(true);
+        match rustix::fs::mkdirat(&self.root, path, Mode::from_raw_mode(mode)) {
             Err(Errno::EXIST) => Ok(()),
-            other => other,
-        })
+            other => Ok(other?),
+        }
     }
 
     fn symlink(&mut self, target: &str, path: &str) -> io::Result<()> {
-        self.as_owner(|| rustix::fs::symlinkat(target, &self.root, path))
+        self.set_owner(true);
+        Ok(rustix::fs::symlinkat(target, &self.root, path)?)
     }
 
     fn write(&mut self, path: &str, content: &str) -> io::Result<()> {
         let flags = OFlags::CREATE | OFlags::EXCL | OFlags::WRONLY | OFlags::CLOEXEC | OFlags::NOFOLLOW;
         let mode = Mode::from_raw_mode(0o644);
-        let file = self.as_owner(|| rustix::fs::openat(&self.root, path, flags, mode))?;
+        self.set_owner(true);
+        let file = rustix::fs::openat(&self.root, path, flags, mode)?;
+        if content.is_empty() {
+            return Ok(());
+        }
         io::Write::write_all(&mut std::fs::File::from(file), content.as_bytes())
     }
 
@@ -162,6 +168,7 @@ impl Kernel for Linux {
     }
 
     fn pivot(&mut self) -> io::Result<()> {
+        self.set_owner(false);
         rustix::process::fchdir(&self.root)?;
         // The old root lands over the new one, and goes.
         rustix::process::pivot_root(c".", c".")?;
@@ -178,6 +185,7 @@ impl Kernel for Linux {
     }
 
     fn names(&self, source: Source<'_>) -> io::Result<Vec<String>> {
+        self.set_owner(false);
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let dir = match source {
             Source::Host(path) => rustix::fs::open(path, flags, Mode::empty())?,

@@ -32,8 +32,9 @@ use std::{
 
 /// Descriptors that come with an order, at the most.
 const MAX_FDS: usize = 32;
-/// How long the launcher rests before it makes namespaces in advance.
-const REST: Timespec = Timespec { tv_sec: 0, tv_nsec: 300_000 };
+/// How long the launcher rests before it makes namespaces in advance: until then the last box needs the
+/// processors more.
+const REST: Timespec = Timespec { tv_sec: 0, tv_nsec: 4_000_000 };
 
 /// What the launcher is, once and for all boxes.
 #[derive(Debug)]

@@ -1,6 +1,6 @@
 //! Which process is meant by a number: the one that began at a certain time in this life of the machine.
 
-use std::{fs, path::Path};
+use std::{fs, io::Read, path::Path};
 
 /// A process, so that another with the same number is not taken for it.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -31,7 +31,9 @@ impl Identity {
 
 /// When a process began, in ticks since the machine did. None where there is none, or only its shell.
 pub fn start_time(pid: u32) -> Option<u64> {
-    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    let mut buffer = [0; 1024];
+    let length = fs::File::open(format!("/proc/{pid}/stat")).ok()?.read(&mut buffer).ok()?;
+    let stat = String::from_utf8_lossy(&buffer[..length]);
     // The name may contain anything, also brackets.
     let mut words = stat.rsplit_once(')')?.1.split_whitespace();
     let state = words.next()?;

@@ -145,11 +145,9 @@ fn make_etc(kernel: &mut dyn Kernel, parts: &Parts<'_>) -> Result<(), Failed> {
 }
 
 fn dev(kernel: &mut dyn Kernel, parts: &Parts<'_>) -> Result<(), Failed> {
-    let device = Attributes { devices: true, no_exec: true, ..Attributes::default() };
     for name in DEVICES {
-        let (target, source) = (format!("dev/{name}"), format!("/dev/{name}"));
+        let target = format!("dev/{name}");
         step(&target, kernel.write(&target, ""))?;
-        step(&target, kernel.bind(Source::Host(&source), &target, device))?;
     }
     for (name, target) in [
         ("fd", "/proc/self/fd"),
@@ -160,12 +158,17 @@ fn dev(kernel: &mut dyn Kernel, parts: &Parts<'_>) -> Result<(), Failed> {
     ] {
         step(name, kernel.symlink(target, &format!("dev/{name}")))?;
     }
-    let plain = Attributes { no_exec: true, ..Attributes::default() };
     step("dev/pts", kernel.mkdir("dev/pts", 0o755))?;
+    step("dev/shm", kernel.mkdir("dev/shm", 0o1777))?;
+    let plain = Attributes { no_exec: true, ..Attributes::default() };
+    let device = Attributes { devices: true, ..plain };
+    for name in DEVICES {
+        let (target, source) = (format!("dev/{name}"), format!("/dev/{name}"));
+        step(&target, kernel.bind(Source::Host(&source), &target, device))?;
+    }
     let mode = if parts.users { "620" } else { "600" };
     let options = [("newinstance", ""), ("ptmxmode", "0666"), ("mode", mode)];
     step("dev/pts", kernel.mount("devpts", &options, "dev/pts", device))?;
-    step("dev/shm", kernel.mkdir("dev/shm", 0o1777))?;
     step("dev/shm", kernel.mount("tmpfs", &[("mode", "1777"), ("size", "64m")], "dev/shm", plain))
 }
 

@@ -8,14 +8,29 @@ use seawall_api::SandboxId;
 use seawall_core::ports::Volumes;
 use std::{path::PathBuf, time::Duration};
 
+mod boxes;
 mod figures;
 mod measure;
 mod peers;
 
 #[derive(Debug, Args)]
+#[command(args_conflicts_with_subcommands = true)]
 pub struct BenchArgs {
     #[command(subcommand)]
-    pub what: Bench,
+    pub what: Option<Bench>,
+
+    #[command(flatten)]
+    pub boxes: BenchBoxesArgs,
+}
+
+#[derive(Debug, Args)]
+pub struct BenchBoxesArgs {
+    #[command(flatten)]
+    pub common: BenchExecArgs,
+
+    /// Also measure what this machine has of bwrap, runc, crun, docker and podman, and hold ours against it
+    #[arg(long)]
+    pub compare: bool,
 }
 
 #[derive(Debug, Subcommand)]
@@ -40,7 +55,10 @@ pub struct BenchExecArgs {
 }
 
 pub async fn bench(mut settings: Settings, args: &BenchArgs, json: bool) -> Result<i32> {
-    let Bench::Exec(args) = &args.what;
+    let (boxes, args) = match &args.what {
+        Some(Bench::Exec(exec)) => (None, exec),
+        None => (Some(&args.boxes), &args.boxes.common),
+    };
     if let Some(provider) = args.provider.clone().filter(|name| !name.is_empty()) {
         settings.provider = provider;
     }
@@ -49,7 +67,7 @@ pub async fn bench(mut settings: Settings, args: &BenchArgs, json: bool) -> Resu
     let app = App::open(settings, json)?;
     let mut signals = Signals::listen()?;
     let measured = tokio::select! {
-        report = measure::all(&app, args.runs) => report.map(Some),
+        report = measure(&app, args.runs, boxes) => report.map(Some),
         _ = signals.next() => Ok(None),
     };
     remove_all(&app).await;
@@ -57,6 +75,14 @@ pub async fn bench(mut settings: Settings, args: &BenchArgs, json: bool) -> Resu
     show(&report, json)?;
     let missed = args.check && !report.all_kept();
     Ok(if missed { exit::FAILED } else { 0 })
+}
+
+async fn measure(app: &App, runs: u32, boxes: Option<&BenchBoxesArgs>) -> Result<Report> {
+    let Some(args) = boxes else { return measure::all(app, runs).await };
+    let mut report = Report::default();
+    let _create = boxes::all(app, runs, &mut report).await?;
+    let _ = args.compare;
+    Ok(report)
 }
 
 fn show(report: &Report, json: bool) -> Result<()> {

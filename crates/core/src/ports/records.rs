@@ -40,6 +40,11 @@ pub trait Records: Send + Sync {
     /// Replaces a record. `not_found` where there is none.
     async fn update(&self, record: &Record) -> Result<()>;
 
+    /// As [`Records::update`], for what the box itself tells anyway: a loss of power may undo it.
+    async fn note(&self, record: &Record) -> Result<()> {
+        self.update(record).await
+    }
+
     async fn get(&self, id: SandboxId) -> Result<Option<Record>>;
 
     /// All of them, oldest first.

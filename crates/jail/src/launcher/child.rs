@@ -6,7 +6,6 @@ use crate::{
     kernel::Linux,
     order::{CgroupPlace, Order},
     rootfs::{self, Failed, Parts, step},
-    user,
 };
 use rustix::{
     fd::{AsFd, AsRawFd, FromRawFd, OwnedFd, RawFd},
@@ -94,12 +93,16 @@ fn enter(powers: &Powers, order: &Order, fds: &[OwnedFd], spaces: Spaces) -> Res
     step("the host's name", rustix::system::sethostname(order.hostname.as_bytes()).map_err(Into::into))?;
     limit_files(order.open_files)?;
     rustix::process::umask(Mode::from_raw_mode(0o022));
-    let kept = [Some(&listener.into()), Some(reply), Some(&spaces.user), counters[0], counters[1]];
+    // From here on numbers only: an owner that closed its number later would close another's.
+    let Spaces { net, user, .. } = spaces;
+    let _ = net.into_raw_fd();
+    let [oom, pids] = counters.map(|fd| fd.map(AsRawFd::as_raw_fd));
+    let kept = [Some(listener.into_raw_fd()), Some(reply.as_raw_fd()), Some(user.into_raw_fd()), oom, pids];
     let [listener, reply, space, oom, pids] = step("descriptors", keep_only(kept))?;
     let (Some(listener), Some(reply), Some(space)) = (listener, reply, space) else {
         return step("descriptors", Err(io::ErrorKind::NotFound.into()));
     };
-    step("entering the user namespace", user::enter(&space, users))?;
+    step("entering the user namespace", crate::user::enter(&space, users))?;
     drop(space);
     step("capabilities", caps::drop_others())?;
     step("no new privileges", caps::no_new_privileges())?;
@@ -192,7 +195,7 @@ const KEPT: usize = 5;
 
 /// Closes everything but these, which get new numbers, and stdio, which becomes /dev/null. Whoever owned a
 /// descriptor before must not use or close it any more, and does not: this process never returns to them.
-fn keep_only(kept: [Option<&OwnedFd>; KEPT]) -> io::Result<[Option<OwnedFd>; KEPT]> {
+fn keep_only(kept: [Option<RawFd>; KEPT]) -> io::Result<[Option<OwnedFd>; KEPT]> {
     let null = rustix::fs::open("/dev/null", OFlags::RDWR | OFlags::CLOEXEC, Mode::empty())?;
     let park = |fd: RawFd| {
         // SAFETY: a plain call on numbers.
@@ -207,7 +210,7 @@ fn keep_only(kept: [Option<&OwnedFd>; KEPT]) -> io::Result<[Option<OwnedFd>; KEP
     }
     for (fd, target) in kept.iter().zip(FIRST..) {
         if let Some(fd) = fd {
-            parked.push((park(fd.as_raw_fd())?, target));
+            parked.push((park(*fd)?, target));
         }
     }
     let _ = null.into_raw_fd();

@@ -27,6 +27,9 @@ use std::{
 /// The plain user of a box, as files on disk have it: ids of boxes are mapped by their mounts.
 const USER: u32 = 1000;
 
+/// Of the directories that a box has on disk.
+const LAST: &str = "var/tmp";
+
 #[derive(Debug, Clone)]
 pub struct Folders {
     pub boxes: Boxes,
@@ -92,6 +95,10 @@ impl Folders {
     /// The directories that the box sees. Existing ones stay as they are.
     pub fn make_own(&self, id: SandboxId) -> Result<()> {
         let (own, volume) = (self.own(id), self.volume(id));
+        // The one that is made last.
+        if own.join(LAST).exists() {
+            return Ok(());
+        }
         make_dir(&own, 0o700, None)?;
         for (name, _) in rootfs::OWN {
             let mode = match name {
@@ -105,9 +112,9 @@ impl Folders {
         if self.users {
             make_dir(&own.join("home/user"), 0o755, user)?;
         }
-        make_dir(&own.join("var/tmp"), 0o1777, None)?;
         make_dir(&volume, 0o700, None)?;
-        make_dir(&self.work(id), 0o755, user)
+        make_dir(&self.work(id), 0o755, user)?;
+        make_dir(&own.join(LAST), 0o1777, None)
     }
 
     pub fn info(&self, id: SandboxId) -> Result<BoxInfo> {

@@ -37,7 +37,7 @@ use std::{
     fmt,
     os::{fd::AsRawFd, unix::ffi::OsStrExt},
     path::{Path, PathBuf},
-    sync::Arc,
+    sync::{Arc, Mutex, PoisonError},
     time::{Duration, Instant},
 };
 use tokio::net::UnixStream;
@@ -46,6 +46,8 @@ use tokio::net::UnixStream;
 const STOP_SLACK: Duration = Duration::from_secs(3);
 /// How long the kernel may take to end a box.
 const KILL_PATIENCE: Duration = Duration::from_secs(10);
+/// How old the look at the host's `/etc` may be.
+const ETC_PATIENCE: Duration = Duration::from_secs(30);
 const DEFAULT_PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
 
 /// What an operator decides.
@@ -68,6 +70,8 @@ struct Inner {
     /// What tells groups of this installation from those of others on the machine.
     installation: String,
     settings: NativeSettings,
+    /// When the copy of the host's `/etc` was last compared with it.
+    etc_seen: Mutex<Option<Instant>>,
 }
 
 impl Inner {
@@ -91,7 +95,9 @@ impl NativeProvider {
         let launcher = Launcher::new(&data, crate::guest_binary())?;
         let (folders, groups) = (Arc::new(Folders::open(&data)?), Cgroups::find());
         let installation = blake3::hash(data.as_os_str().as_bytes()).to_hex()[..8].to_owned();
-        Ok(NativeProvider { inner: Arc::new(Inner { folders, launcher, groups, installation, settings }) })
+        let etc_seen = Mutex::new(None);
+        let inner = Inner { folders, launcher, groups, installation, settings, etc_seen };
+        Ok(NativeProvider { inner: Arc::new(inner) })
     }
 
     async fn hold(&self, id: SandboxId) -> Result<Option<Held>> {
@@ -143,11 +149,21 @@ impl NativeProvider {
         }
     }
 
+    /// Not for every box: certificates change seldom.
+    fn refresh_etc(&self) -> Result<()> {
+        let mut last = self.inner.etc_seen.lock().unwrap_or_else(PoisonError::into_inner);
+        if last.is_none_or(|last| last.elapsed() > ETC_PATIENCE) {
+            self.inner.folders.refresh_etc()?;
+            *last = Some(Instant::now());
+        }
+        Ok(())
+    }
+
     async fn launch(&self, info: &BoxInfo) -> Result<()> {
         let (inner, id) = (&self.inner, info.id);
         let folders = &inner.folders;
         folders.write_end(id, None)?;
-        folders.refresh_etc()?;
+        self.refresh_etc()?;
         let limits = limits::in_force(&info.spec.limits, &inner.settings.defaults, &inner.groups)?;
         let group = inner.groups.make(&inner.group_name(id), &limits).map_err(|error| {
             Error::unavailable(format!("the control group of {id} cannot be made")).with_source(error)

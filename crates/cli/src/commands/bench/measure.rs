@@ -85,14 +85,14 @@ async fn files(app: &App, guest: &Guest, runs: u32, report: &mut Report) -> Resu
     Ok(())
 }
 
-async fn sandbox(app: &App) -> Result<SandboxId> {
+pub async fn sandbox(app: &App) -> Result<SandboxId> {
     let id = app.sandboxes.create(NewSandbox::default()).await?.id;
     app.sandboxes.start(id).await?;
     Ok(id)
 }
 
 /// Milliseconds, sorted.
-async fn round_trips(guest: &Guest) -> Result<Vec<f64>> {
+pub async fn round_trips(guest: &Guest) -> Result<Vec<f64>> {
     let mut trips = Vec::with_capacity(ROUND_TRIPS);
     for round in 0..WARM_UP + ROUND_TRIPS {
         let begun = Instant::now();
@@ -107,7 +107,7 @@ async fn round_trips(guest: &Guest) -> Result<Vec<f64>> {
 }
 
 /// Runs to the end, and counts the bytes of stdout.
-async fn run<const N: usize>(guest: &Guest, args: [&str; N]) -> Result<u64> {
+pub async fn run<const N: usize>(guest: &Guest, args: [&str; N]) -> Result<u64> {
     let mut process = guest.start(StartProcess::new(args)).await?;
     let mut count = 0;
     loop {
@@ -186,7 +186,7 @@ async fn idle_pss(app: &App) -> Result<f64> {
     Ok(total as f64 / 1024.0 / boxes.len() as f64)
 }
 
-fn pss_kib(pid: u32) -> Result<u64> {
+pub fn pss_kib(pid: u32) -> Result<u64> {
     let path = format!("/proc/{pid}/smaps_rollup");
     let text = std::fs::read_to_string(&path).with_context(|| format!("cannot read {path}"))?;
     parse_pss(&text).with_context(|| format!("{path} has no line `Pss:`"))

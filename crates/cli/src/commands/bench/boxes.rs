@@ -1,0 +1,203 @@
+//! Making and removing sandboxes: how long it takes, and what they cost.
+
+use super::{
+    figures::{Bound, Report, percentile},
+    measure::{pss_kib, round_trips, run, sandbox},
+};
+use crate::app::App;
+use anyhow::{Context, Result, ensure};
+use futures::future::try_join_all;
+use seawall_api::{SandboxId, sandbox::SandboxSpec};
+use seawall_core::{NewSandbox, ports::Volumes};
+use std::time::{Duration, Instant};
+
+const WARM_UP: usize = 10;
+const BACK_TO_BACK: usize = 100;
+const APART: usize = 20;
+const PAUSE: Duration = Duration::from_millis(250);
+const AT_ONCE: usize = 50;
+const WEIGHED: usize = 200;
+const ALIVE: usize = 500;
+
+/// The best of several runs, each by its own measure.
+struct Best {
+    p50: f64,
+    p95: f64,
+    p99: f64,
+}
+
+impl Best {
+    fn new() -> Best {
+        Best { p50: f64::INFINITY, p95: f64::INFINITY, p99: f64::INFINITY }
+    }
+
+    fn take(&mut self, mut times: Vec<f64>) {
+        times.sort_by(f64::total_cmp);
+        for (best, part) in [(&mut self.p50, 0.50), (&mut self.p95, 0.95), (&mut self.p99, 0.99)] {
+            *best = best.min(percentile(&times, part));
+        }
+    }
+}
+
+/// Everything about boxes. Returns the median of creating one, for peers to be held against.
+pub async fn all(app: &App, runs: u32, report: &mut Report) -> Result<f64> {
+    lives(app, WARM_UP, Duration::ZERO, &SandboxSpec::default()).await?;
+    let (mut near, mut apart, mut remove) = (Best::new(), Best::new(), Best::new());
+    let (mut exec, mut at_once) = (f64::INFINITY, f64::INFINITY);
+    for _ in 0..runs {
+        let (made, removed) = lives(app, BACK_TO_BACK, Duration::ZERO, &SandboxSpec::default()).await?;
+        near.take(made);
+        remove.take(removed);
+        apart.take(lives(app, APART, PAUSE, &SandboxSpec::default()).await?.0);
+        let id = sandbox(app).await?;
+        exec = exec.min(percentile(&round_trips(&app.sandboxes.guest(id).await?).await?, 0.50));
+        app.sandboxes.remove(id, Volumes::Delete).await?;
+        at_once = at_once.min(together(app).await?);
+    }
+    report.reference(
+        "create_p50_ms",
+        "create to first command, back to back, p50",
+        "ms",
+        near.p50,
+        Bound::AtMost(5.0),
+    );
+    report.told("create_p95_ms", "  p95", "ms", near.p95);
+    report.reference("create_p99_ms", "  p99", "ms", near.p99, Bound::AtMost(15.0));
+    report.reference(
+        "create_apart_p50_ms",
+        "create to first command, 250 ms apart, p50",
+        "ms",
+        apart.p50,
+        Bound::AtMost(5.0),
+    );
+    report.told("create_apart_p95_ms", "  p95", "ms", apart.p95);
+    report.reference("create_apart_p99_ms", "  p99", "ms", apart.p99, Bound::AtMost(15.0));
+    report.reference("box_exec_p50_ms", "exec `true`, p50", "ms", exec, Bound::AtMost(1.2));
+    report.reference("at_once_ms", "50 at once, all done", "ms", at_once, Bound::AtMost(150.0));
+    report.reference("remove_p50_ms", "remove, p50", "ms", remove.p50, Bound::AtMost(3.0));
+    report.told("remove_p95_ms", "  p95", "ms", remove.p95);
+    report.told("remove_p99_ms", "  p99", "ms", remove.p99);
+    with_disk_limit(app, report).await?;
+    weight(app, report).await?;
+    Ok(near.p50)
+}
+
+/// Milliseconds from nothing to the first command's end, and those of removing.
+async fn lives(app: &App, count: usize, pause: Duration, spec: &SandboxSpec) -> Result<(Vec<f64>, Vec<f64>)> {
+    let (mut made, mut removed) = (Vec::with_capacity(count), Vec::with_capacity(count));
+    for _ in 0..count {
+        if !pause.is_zero() {
+            tokio::time::sleep(pause).await;
+        }
+        let begun = Instant::now();
+        let id = first_command(app, spec).await?;
+        made.push(begun.elapsed().as_secs_f64() * 1000.0);
+        let begun = Instant::now();
+        app.sandboxes.remove(id, Volumes::Delete).await?;
+        removed.push(begun.elapsed().as_secs_f64() * 1000.0);
+    }
+    Ok((made, removed))
+}
+
+async fn first_command(app: &App, spec: &SandboxSpec) -> Result<SandboxId> {
+    let new = NewSandbox { spec: spec.clone(), ..NewSandbox::default() };
+    let id = app.sandboxes.create(new).await?.id;
+    app.sandboxes.start(id).await?;
+    run(&app.sandboxes.guest(id).await?, ["true"]).await?;
+    Ok(id)
+}
+
+async fn together(app: &App) -> Result<f64> {
+    let begun = Instant::now();
+    let spec = SandboxSpec::default();
+    let ids = try_join_all((0..AT_ONCE).map(|_| first_command(app, &spec))).await?;
+    let taken = begun.elapsed().as_secs_f64() * 1000.0;
+    for id in ids {
+        app.sandboxes.remove(id, Volumes::Delete).await?;
+    }
+    Ok(taken)
+}
+
+/// Told only: a file system of its own is made for each.
+async fn with_disk_limit(app: &App, report: &mut Report) -> Result<()> {
+    let provider = app.sandboxes.providers().get(&app.settings.provider)?;
+    if !provider.capabilities().limits.disk {
+        return Ok(());
+    }
+    let mut spec = SandboxSpec::default();
+    spec.limits.disk_mb = Some(256);
+    let mut best = Best::new();
+    best.take(lives(app, APART, Duration::ZERO, &spec).await?.0);
+    report.told("create_disk_p50_ms", "create to first command with `disk_mb`, p50", "ms", best.p50);
+    report.told("create_disk_p99_ms", "  p99", "ms", best.p99);
+    Ok(())
+}
+
+/// What an idle sandbox costs with all of ours that is there for it, and that many can live together.
+async fn weight(app: &App, report: &mut Report) -> Result<()> {
+    let provider = app.sandboxes.providers().get(&app.settings.provider)?;
+    let before = ours_kib()?;
+    let mut ids = Vec::with_capacity(ALIVE);
+    for _ in 0..WEIGHED {
+        ids.push(sandbox(app).await?);
+    }
+    // Whatever the start needed for a moment is given back.
+    tokio::time::sleep(Duration::from_secs(2)).await;
+    let mut boxes = 0;
+    for id in &ids {
+        let pid = provider.get(*id).await?.pid.context("the provider names no process of the box")?;
+        boxes += tree_pss(pid)?;
+    }
+    let total = boxes as f64 + (ours_kib()? as f64 - before as f64).max(0.0);
+    let each = total / 1024.0 / WEIGHED as f64;
+    report.promise("box_mib", "memory of an idle sandbox, of 200", "MiB", each, Bound::AtMost(1.0));
+    while ids.len() < ALIVE {
+        ids.push(sandbox(app).await?);
+    }
+    let mut alive = 0;
+    for id in &ids {
+        let guest = app.sandboxes.guest(*id).await?;
+        ensure!(run(&guest, ["true"]).await? == 0, "`true` printed something");
+        alive += 1;
+    }
+    report.promise(
+        "alive",
+        "alive and answering at the same time",
+        "",
+        f64::from(alive),
+        Bound::AtLeast(ALIVE as f64),
+    );
+    for id in ids {
+        app.sandboxes.remove(id, Volumes::Delete).await?;
+    }
+    Ok(())
+}
+
+/// This process and its children: launchers, where a provider has one.
+fn ours_kib() -> Result<u64> {
+    let own = std::process::id();
+    let mut total = pss_kib(own)?;
+    for child in children(own) {
+        let name = std::fs::read_to_string(format!("/proc/{child}/cmdline")).unwrap_or_default();
+        if name.contains("--launcher") {
+            total += pss_kib(child).unwrap_or(0);
+        }
+    }
+    Ok(total)
+}
+
+/// A process and all that came from it.
+fn tree_pss(pid: u32) -> Result<u64> {
+    let mut total = pss_kib(pid)?;
+    for child in children(pid) {
+        total += tree_pss(child).unwrap_or(0);
+    }
+    Ok(total)
+}
+
+fn children(pid: u32) -> Vec<u32> {
+    let tasks = std::fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten();
+    let lists = tasks.filter_map(|task| std::fs::read_to_string(task.path().join("children")).ok());
+    let pids = |list: String| list.split_whitespace().filter_map(|pid| pid.parse().ok()).collect::<Vec<_>>();
+    lists.flat_map(pids).collect()
+}
