@@ -7,12 +7,12 @@ use async_trait::async_trait;
 use seawall_api::{ErrorKind, SandboxId};
 use seawall_core::{
     Error, Result,
-    ports::{Record, Records},
+    ports::{Claim, Record, Records},
 };
 use std::{
     fs::{DirBuilder, File, OpenOptions, TryLockError},
     io::{self, Write},
-    os::unix::fs::{DirBuilderExt, OpenOptionsExt},
+    os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt},
     path::{Path, PathBuf},
     sync::Arc,
     time::{SystemTime, UNIX_EPOCH},
@@ -81,6 +81,18 @@ impl Records for FileRecords {
         self.blocking(move |folder| folder.remove(id)).await
     }
 
+    async fn claim(&self, id: SandboxId) -> Result<Claim> {
+        match self.try_claim(id).await? {
+            Some(claim) => Ok(claim),
+            None => self.blocking(move |folder| folder.claim(id)).await,
+        }
+    }
+
+    async fn try_claim(&self, id: SandboxId) -> Result<Option<Claim>> {
+        let claimed = self.folder.try_claim(id)?;
+        Ok(claimed.map(|claimed| Box::new(claimed) as Claim))
+    }
+
     /// One counter for all sandboxes: larger than any given before is larger than any of this one.
     async fn next_epoch(&self, _id: SandboxId) -> Result<u64> {
         self.blocking(Folder::next_epoch).await
@@ -99,7 +111,50 @@ struct Folder {
     path: PathBuf,
 }
 
+/// A locked file, gone when the claim is given back.
+struct Claimed {
+    path: PathBuf,
+    _file: File,
+}
+
+impl Drop for Claimed {
+    fn drop(&mut self) {
+        // Before the lock goes; whoever waits for it looks whether the file is still there.
+        let _ = std::fs::remove_file(&self.path);
+    }
+}
+
 impl Folder {
+    fn claim(&self, id: SandboxId) -> Result<Claim> {
+        loop {
+            let (path, file) = self.open_claim(id)?;
+            file.lock().map_err(failed("lock", &path))?;
+            if is_there(&path, &file) {
+                return Ok(Box::new(Claimed { path, _file: file }));
+            }
+        }
+    }
+
+    fn try_claim(&self, id: SandboxId) -> Result<Option<Claimed>> {
+        loop {
+            let (path, file) = self.open_claim(id)?;
+            match file.try_lock() {
+                Ok(()) if is_there(&path, &file) => return Ok(Some(Claimed { path, _file: file })),
+                Ok(()) => {}
+                Err(TryLockError::WouldBlock) => return Ok(None),
+                Err(TryLockError::Error(error)) => return Err(failed("lock", &path)(error)),
+            }
+        }
+    }
+
+    fn open_claim(&self, id: SandboxId) -> Result<(PathBuf, File)> {
+        let path = self.path.join(format!(".claim-{id}"));
+        let mut options = OpenOptions::new();
+        let file = options.create(true).truncate(false).write(true).mode(0o600).open(&path);
+        let file = file.map_err(failed("open", &path))?;
+        Ok((path, file))
+    }
+
     fn file(&self, id: SandboxId) -> PathBuf {
         self.path.join(format!("{id}.json"))
     }
@@ -241,6 +296,12 @@ impl Folder {
     fn sync(&self) -> Result<()> {
         File::open(&self.path).and_then(|folder| folder.sync_all()).map_err(failed("sync", &self.path))
     }
+}
+
+/// Whether a locked file still has its name.
+fn is_there(path: &Path, file: &File) -> bool {
+    let there = std::fs::metadata(path).ok().zip(file.metadata().ok());
+    there.is_some_and(|(there, held)| (there.dev(), there.ino()) == (held.dev(), held.ino()))
 }
 
 fn read(path: &Path) -> io::Result<Record> {

@@ -6,4 +6,4 @@ pub mod records;
 
 pub use clock::{Clock, SystemClock};
 pub use provider::{BoxEvent, BoxEvents, BoxInfo, BoxState, Capabilities, LimitKinds, Provider, Volumes};
-pub use records::{Record, Records};
+pub use records::{Claim, Record, Records};

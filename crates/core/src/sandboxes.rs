@@ -122,6 +122,8 @@ impl Sandboxes {
             started_at: None,
             removing: None,
         };
+        // Until it is made or given up: a sweep leaves it alone meanwhile.
+        let _claim = self.inner.records.claim(id).await?;
         let mut ours = true;
         match self.inner.records.insert(&record).await {
             Err(error) if error.kind() == ErrorKind::AlreadyExists => {
@@ -310,6 +312,11 @@ impl Sandboxes {
 
     /// Works from every state.
     pub async fn remove(&self, id: SandboxId, volumes: Volumes) -> Result<()> {
+        let _claim = self.inner.records.claim(id).await?;
+        self.remove_claimed(id, volumes).await
+    }
+
+    async fn remove_claimed(&self, id: SandboxId, volumes: Volumes) -> Result<()> {
         let mut record = self.record(id).await?;
         let provider = self.inner.providers.get(&record.provider)?;
         record.state = SandboxState::Stopping;
@@ -328,6 +335,7 @@ impl Sandboxes {
 
     /// Removes whatever there is under an id, also where its record or its box is damaged.
     pub async fn purge(&self, id: SandboxId, volumes: Volumes) -> Result<()> {
+        let _claim = self.inner.records.claim(id).await?;
         self.forget_guest(id).await;
         for provider in self.inner.providers.all() {
             provider.remove(id, volumes).await?;

@@ -18,6 +18,10 @@ pub struct LsArgs {
 }
 
 pub async fn ls(app: &App, args: &LsArgs) -> Result<i32> {
+    // What a crash left half made or half removed goes first. Where that fails the list is still worth seeing.
+    if let Err(error) = app.sandboxes.sweep().await {
+        output::note(format!("cleaning up: {}", error.chain()));
+    }
     let all = app.sandboxes.list().await?;
     if app.json {
         output::json(&all)?;

@@ -32,6 +32,9 @@ pub struct Record {
     pub removing: Option<Volumes>,
 }
 
+/// The right to make or remove one sandbox, across processes. Given back when dropped, also by a crash.
+pub type Claim = Box<dyn Send + Sync>;
+
 #[async_trait]
 pub trait Records: Send + Sync {
     /// Adds a record. `already_exists` where the id is taken, `conflict` where the name is.
@@ -52,6 +55,12 @@ pub trait Records: Send + Sync {
 
     /// Removing what is gone succeeds.
     async fn remove(&self, id: SandboxId) -> Result<()>;
+
+    /// Waits for the claim to a sandbox.
+    async fn claim(&self, id: SandboxId) -> Result<Claim>;
+
+    /// None where somebody who lives has it.
+    async fn try_claim(&self, id: SandboxId) -> Result<Option<Claim>>;
 
     /// A number larger than any given before, for the control wire to a sandbox.
     async fn next_epoch(&self, id: SandboxId) -> Result<u64>;

@@ -10,10 +10,6 @@ use seawall_api::{
     sandbox::{EndReason, SandboxState},
 };
 use serde::Serialize;
-use std::time::Duration;
-
-/// A box that is still being made after this long was left behind by a crash.
-const CREATING_PATIENCE: Duration = Duration::from_secs(300);
 
 /// What a sweep did.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
@@ -24,11 +20,14 @@ pub struct Sweep {
     pub lost: Vec<SandboxId>,
     /// Removals that a crash had cut short.
     pub finished: Vec<SandboxId>,
+    /// Records of what a crash kept from being made.
+    pub unmade: Vec<SandboxId>,
 }
 
 impl Sandboxes {
     /// Compares boxes with records, both ways (P8): boxes that nobody knows are removed, with their volumes
-    /// kept; removals that were cut short are finished; records whose box is gone are marked.
+    /// kept; what crashes cut short is finished or taken back; records whose box is gone are marked. What
+    /// somebody is just making or removing is left alone.
     pub async fn sweep(&self) -> Result<Sweep> {
         let mut sweep = Sweep::default();
         for provider in self.inner.providers.all() {
@@ -43,25 +42,43 @@ impl Sandboxes {
             }
         }
         for record in self.inner.records.list().await? {
-            if record.state == SandboxState::Stopping {
-                // If somebody is still at it, doing it twice does no harm.
-                match self.remove(record.id, record.removing.unwrap_or(Volumes::Keep)).await {
-                    Err(error) if error.kind() != ErrorKind::NotFound => return Err(error),
-                    _ => sweep.finished.push(record.id),
-                }
-            } else if self.is_lost(&record).await? {
-                self.mark_lost(record, &mut sweep).await?;
+            match record.state {
+                SandboxState::Stopping | SandboxState::Creating => self.settle(record, &mut sweep).await?,
+                _ if self.is_lost(&record).await? => self.mark_lost(record, &mut sweep).await?,
+                _ => {}
             }
         }
         Ok(sweep)
     }
 
+    /// What was being made or removed by somebody who is gone.
+    async fn settle(&self, record: Record, sweep: &mut Sweep) -> Result<()> {
+        let id = record.id;
+        let Some(_claim) = self.inner.records.try_claim(id).await? else { return Ok(()) };
+        // It may have been settled between the list and the claim.
+        match self.inner.records.get(id).await? {
+            Some(now) if now.state == SandboxState::Stopping => {
+                match self.remove_claimed(id, now.removing.unwrap_or(Volumes::Keep)).await {
+                    Err(error) if error.kind() != ErrorKind::NotFound => return Err(error),
+                    _ => sweep.finished.push(id),
+                }
+            }
+            // A box that is whole is kept: whoever asked for it may know of it.
+            Some(now) if now.state == SandboxState::Creating && self.find_box(&now).await?.is_none() => {
+                tracing::warn!(sandbox = %id, "a sandbox was never made");
+                self.inner.providers.get(&now.provider)?.remove(id, Volumes::Keep).await?;
+                self.inner.records.remove(id).await?;
+                sweep.unmade.push(id);
+            }
+            _ => {}
+        }
+        Ok(())
+    }
+
     async fn is_lost(&self, record: &Record) -> Result<bool> {
-        let age = self.inner.clock.now().duration_since(record.created_at);
-        let in_the_making = record.state == SandboxState::Creating && age.unsigned_abs() < CREATING_PATIENCE;
         let over =
             matches!(record.state, SandboxState::Lost | SandboxState::Terminated | SandboxState::Failed);
-        Ok(!in_the_making && !over && self.find_box(record).await?.is_none())
+        Ok(!over && self.find_box(record).await?.is_none())
     }
 
     async fn mark_lost(&self, mut record: Record, sweep: &mut Sweep) -> Result<()> {

@@ -3,7 +3,7 @@
 use super::lock;
 use crate::{
     Error, Result,
-    ports::{Record, Records},
+    ports::{Claim, Record, Records},
 };
 use async_trait::async_trait;
 use seawall_api::{ErrorKind, SandboxId};
@@ -20,6 +20,7 @@ struct Inner {
     records: BTreeMap<SandboxId, Record>,
     /// Outlives its record: an epoch is never given twice, also not after a removal.
     epochs: BTreeMap<SandboxId, u64>,
+    claims: BTreeMap<SandboxId, Arc<tokio::sync::Mutex<()>>>,
 }
 
 impl Inner {
@@ -77,6 +78,16 @@ impl Records for MemoryRecords {
     async fn remove(&self, id: SandboxId) -> Result<()> {
         lock(&self.0).records.remove(&id);
         Ok(())
+    }
+
+    async fn claim(&self, id: SandboxId) -> Result<Claim> {
+        let claim = lock(&self.0).claims.entry(id).or_default().clone();
+        Ok(Box::new(claim.lock_owned().await))
+    }
+
+    async fn try_claim(&self, id: SandboxId) -> Result<Option<Claim>> {
+        let claim = lock(&self.0).claims.entry(id).or_default().clone();
+        Ok(claim.try_lock_owned().ok().map(|held| Box::new(held) as Claim))
     }
 
     async fn next_epoch(&self, id: SandboxId) -> Result<u64> {
