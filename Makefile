@@ -10,10 +10,10 @@ endif
 TARGET := $(or $(CARGO_TARGET_DIR),target)
 SEAWALL := $(TARGET)/debug/seawall
 
-.PHONY: help setup build run test check bench bench-check soak fuzz coverage audit clean
+.PHONY: help setup build run test test-v2 check bench bench-check soak fuzz coverage audit clean
 
 help: ## this list
-	@grep -E '^[a-z-]+:.*## ' Makefile | awk -F':.*## ' '{printf "make %-12s %s\n", $$1, $$2}'
+	@grep -E '^[a-z0-9-]+:.*## ' Makefile | awk -F':.*## ' '{printf "make %-12s %s\n", $$1, $$2}'
 
 setup: ## installs what the build and the tests need, where it may
 	@scripts/setup
@@ -26,6 +26,9 @@ run: build ## builds, then runs a command in a sandbox
 
 test: setup ## every test; the last line counts
 	@scripts/test
+
+test-v2: setup ## native under control groups v2, in an emulated machine (QEMU)
+	@scripts/test-v2
 
 check: setup ## formatting, lints, licences
 	cargo fmt --all --check

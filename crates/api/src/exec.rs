@@ -152,6 +152,37 @@ pub struct ExitStatus {
     /// Bytes beyond its output limit, thrown away.
     #[serde(default)]
     pub truncated: u64,
+    /// Limits of the sandbox that were reached while it ran, by it or by others.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub limits: Vec<LimitHit>,
+}
+
+/// A limit of a sandbox that was reached.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+#[non_exhaustive]
+pub enum LimitHit {
+    /// A process was killed for want of memory.
+    Memory,
+    /// A process could not be started.
+    Processes,
+    /// There was no room for a file.
+    Disk,
+    /// One that this build does not know.
+    #[serde(other)]
+    Other,
+}
+
+impl LimitHit {
+    /// The setting that would allow more.
+    pub fn setting(self) -> &'static str {
+        match self {
+            LimitHit::Memory => "memory_mb",
+            LimitHit::Processes => "max_processes",
+            LimitHit::Disk => "disk_mb",
+            LimitHit::Other => "limits",
+        }
+    }
 }
 
 impl ExitStatus {

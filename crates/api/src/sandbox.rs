@@ -26,6 +26,21 @@ pub struct SandboxSpec {
     pub user: Option<String>,
     #[serde(default, skip_serializing_if = "Limits::is_empty")]
     pub limits: Limits,
+    /// Folders of the host that it sees, where the operator allows it.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub mounts: Vec<HostMount>,
+}
+
+/// A folder of the host in a sandbox.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct HostMount {
+    /// On the host.
+    pub source: String,
+    /// In the sandbox.
+    pub target: String,
+    #[serde(default)]
+    pub writable: bool,
 }
 
 /// Limits that were asked for. What a provider cannot enforce it refuses.

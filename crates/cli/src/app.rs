@@ -8,7 +8,7 @@ use seawall_core::{
 };
 use seawall_providers::{
     local::LocalProvider,
-    native::{NativeProvider, NativeSettings},
+    native::NativeProvider,
 };
 use std::sync::Arc;
 
@@ -25,7 +25,7 @@ impl App {
         make_data(data).with_context(|| unusable(data))?;
         let records = FileRecords::open(data).with_context(|| unusable(data))?;
         let local = LocalProvider::open(data).with_context(|| unusable(data))?;
-        let native = NativeProvider::open(data, NativeSettings::default()).with_context(|| unusable(data))?;
+        let native = NativeProvider::open(data, settings.native.clone()).with_context(|| unusable(data))?;
         // `mock` is for tests and is not offered here.
         let all: Vec<Arc<dyn Provider>> = vec![Arc::new(native), Arc::new(local)];
         let providers = Providers::new(&settings.provider, all)?;

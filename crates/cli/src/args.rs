@@ -3,7 +3,7 @@
 use crate::commands::{
     bench::BenchArgs, cp::CpArgs, create::CreateArgs, doctor::DoctorArgs, exec::ExecArgs,
     forward::ForwardArgs, inspect::InspectArgs, kill::KillArgs, logs::LogsArgs, ls::LsArgs, rm::RmArgs,
-    run::RunArgs, shell::ShellArgs, start::StartArgs, stop::StopArgs,
+    run::RunArgs, shell::ShellArgs, start::StartArgs, stop::StopArgs, volumes::VolumesArgs,
 };
 use clap::{Parser, Subcommand};
 use clap_complete::Shell;
@@ -82,6 +82,8 @@ pub enum Command {
     Stop(StopArgs),
     /// Remove sandboxes
     Rm(RmArgs),
+    /// List the data volumes, also of sandboxes that are gone, or remove them
+    Volumes(VolumesArgs),
     /// All that is known of a sandbox, as JSON
     Inspect(InspectArgs),
     /// Reach a port of a sandbox from this machine

@@ -40,6 +40,9 @@ pub async fn stay(process: Process, guest: &Guest, how: Attachment, signals: &mu
             if lost > 0 {
                 output::note(format!("{lost} bytes of output were dropped before they could be read"));
             }
+            for limit in &status.limits {
+                output::note(format!("the sandbox reached its limit `{}` meanwhile", limit.setting()));
+            }
             if status.truncated > 0 {
                 output::note(format!(
                     "{} bytes of output beyond the limit were thrown away",

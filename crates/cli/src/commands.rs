@@ -16,6 +16,7 @@ pub mod run;
 pub mod shell;
 pub mod start;
 pub mod stop;
+pub mod volumes;
 
 use crate::{
     app::App,
@@ -51,6 +52,7 @@ pub async fn dispatch(cli: Cli) -> Result<i32> {
         Command::Kill(args) => kill::kill(&app, &args).await,
         Command::Stop(args) => stop::stop(&app, &args).await,
         Command::Rm(args) => rm::rm(&app, &args).await,
+        Command::Volumes(args) => volumes::volumes(&app, &args).await,
         Command::Inspect(args) => inspect::inspect(&app, &args).await,
         Command::Forward(args) => forward::forward(&app, &args).await,
         Command::Doctor(_) | Command::Bench(_) | Command::Completions { .. } => Ok(0),

@@ -9,27 +9,31 @@ use std::{
     path::{Path, PathBuf},
     time::Duration,
 };
+use seawall_providers::native::NativeSettings;
 use toml::{Table, Value};
 
+mod native;
 mod suggest;
 #[cfg(test)]
 mod tests;
 
 const FILE: &str = "seawall.toml";
-const TOP_KEYS: [&str; 4] = ["data", "provider", "exec", "stop"];
+const TOP_KEYS: [&str; 5] = ["data", "provider", "exec", "stop", "native"];
+const NATIVE_KEYS: [&str; 5] = ["cpus", "memory_mb", "max_processes", "open_files", "mounts"];
 const EXEC_KEYS: [&str; 2] = ["timeout_seconds", "output_limit_bytes"];
 const STOP_KEYS: [&str; 1] = ["grace_seconds"];
 const TIMEOUT_VAR: &str = "SEAWALL_EXEC_TIMEOUT_SECONDS";
 const LIMIT_VAR: &str = "SEAWALL_EXEC_OUTPUT_LIMIT_BYTES";
 const GRACE_VAR: &str = "SEAWALL_STOP_GRACE_SECONDS";
 
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq)]
 pub struct Settings {
     pub data: PathBuf,
     pub provider: String,
     pub exec_timeout: Option<Duration>,
     pub output_limit: Option<u64>,
     pub stop_grace: Duration,
+    pub native: NativeSettings,
 }
 
 impl Default for Settings {
@@ -40,6 +44,7 @@ impl Default for Settings {
             exec_timeout: None,
             output_limit: None,
             stop_grace: Duration::from_secs(5),
+            native: NativeSettings::default(),
         }
     }
 }
@@ -155,6 +160,9 @@ impl Layers {
         self.timeout(&format!("{shown}: `exec.timeout_seconds`"), number(exec, "timeout_seconds"));
         self.limit(&format!("{shown}: `exec.output_limit_bytes`"), number(exec, "output_limit_bytes"));
         self.grace(&format!("{shown}: `stop.grace_seconds`"), number(stop, "grace_seconds"));
+        if let Some(native) = section(&shown, &table, "native", &NATIVE_KEYS)? {
+            self.settings.native = native::settings(&shown, native)?;
+        }
         Ok(())
     }
 

@@ -80,7 +80,10 @@ mod tests {
     use super::*;
     use jiff::Timestamp;
     use proptest::prelude::*;
-    use seawall_api::{SandboxId, sandbox::SandboxSpec};
+    use seawall_api::{
+        SandboxId,
+        sandbox::{Limits, SandboxSpec},
+    };
 
     fn found(state: BoxState) -> BoxInfo {
         BoxInfo {
@@ -91,6 +94,7 @@ mod tests {
             created_at: Timestamp::UNIX_EPOCH,
             pid: None,
             volume: String::new(),
+            limits: Limits::default(),
         }
     }
 

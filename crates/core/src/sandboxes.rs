@@ -5,6 +5,7 @@
 
 mod check;
 mod sweep;
+mod volumes;
 mod watch;
 
 use crate::{
@@ -19,7 +20,7 @@ use seawall_api::{
     exec::{ProcessInfo, StartProcess},
     hello::Role,
     message::{Attach, GuestInfo},
-    sandbox::{EndReason, SandboxInfo, SandboxSpec, SandboxState},
+    sandbox::{EndReason, Limits, SandboxInfo, SandboxSpec, SandboxState},
 };
 use seawall_wire::{Connector, Duplex, Guest, Process};
 use serde::Serialize;
@@ -53,6 +54,8 @@ pub struct Inspection {
     pub volume: Option<String>,
     /// The guest's process on the host.
     pub pid: Option<u32>,
+    /// The limits that hold, defaults included.
+    pub limits: Option<Limits>,
     pub capabilities: Capabilities,
     pub guest: Option<GuestInfo>,
     pub processes: Vec<ProcessInfo>,
@@ -265,6 +268,7 @@ impl Sandboxes {
             info,
             volume: found.as_ref().map(|found| found.volume.clone()),
             pid: found.as_ref().and_then(|found| found.pid),
+            limits: found.as_ref().map(|found| found.limits),
             capabilities: self.inner.providers.get(&record.provider)?.capabilities(),
             guest,
             processes,

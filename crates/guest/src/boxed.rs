@@ -21,7 +21,7 @@ pub fn launcher() -> io::Result<()> {
 
 /// The whole life of a box. The number is what its process ends with.
 fn live(inside: Inside) -> i32 {
-    let Inside { sandbox, user, env, listener, reply, users, counters } = inside;
+    let Inside { sandbox, user, env, listener, reply, users, counters, disk } = inside;
     let reply = Rc::new(Cell::new(Some(File::from(reply))));
     let Ok(sandbox) = sandbox.parse() else {
         say(&reply, "error the sandbox has no id\n");
@@ -38,7 +38,7 @@ fn live(inside: Inside) -> i32 {
     let default = if users { "user" } else { "root" };
     let config = Config { user: Some(user.unwrap_or_else(|| default.to_owned())), ..Config::new(sandbox) };
     own_workspace(config.user.as_deref());
-    let given = init::Given { listener: Some(listener), counters };
+    let given = init::Given { listener: Some(listener), counters, disk_limit: disk };
     let ready = reply.clone();
     let result = init::run(
         config,

@@ -29,6 +29,8 @@ pub struct Given {
     pub listener: Option<UnixListener>,
     /// Counts kills for memory, and refusals of processes.
     pub counters: [Option<OwnedFd>; 2],
+    /// The box's files have a size that cannot grow.
+    pub disk_limit: bool,
 }
 
 /// Serves until asked to end. `ready` is called when hosts can connect.
@@ -47,7 +49,7 @@ pub fn run(config: Config, given: Given, ready: Box<dyn FnOnce() -> io::Result<(
         .thread_keep_alive(THREAD_KEEP_ALIVE)
         .thread_stack_size(256 << 10)
         .build()?;
-    let guest = Guest::new(config, lock, raise_open_files(), given.counters)?;
+    let guest = Guest::new(config, lock, raise_open_files(), (given.disk_limit, given.counters))?;
     LocalSet::new().block_on(&runtime, async {
         let listener = match given.listener {
             Some(listener) => tokio::net::UnixListener::from_std(listener)?,

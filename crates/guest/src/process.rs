@@ -7,6 +7,7 @@ pub mod attach;
 pub mod handover;
 pub mod keeper;
 pub mod launch;
+pub mod limits;
 pub mod log;
 pub mod plan;
 pub mod pool;
@@ -79,6 +80,8 @@ pub struct Process {
     pub tag: Option<String>,
     pub tty: Option<Rc<AsyncFd<OwnedFd>>>,
     pub started_at_ms: u64,
+    /// What the kernel had counted when it began.
+    counts: limits::Counts,
     pub log: RefCell<Log>,
     /// Something new to read, or the end.
     pub changed: Notify,

@@ -34,6 +34,8 @@ pub struct Guest {
     pub processes: Processes,
     /// Of the box: kills for memory, and refusals of processes.
     pub counters: [Option<OwnedFd>; 2],
+    /// The box's files have a size that cannot grow.
+    pub disk_limit: bool,
     pub control: RefCell<Option<Control>>,
     /// An orderly end was asked for, with this grace in milliseconds.
     pub stopping: Cell<Option<u64>>,
@@ -53,7 +55,7 @@ impl Guest {
         config: Config,
         lock: Option<OwnedFd>,
         open_files: libc::rlimit,
-        counters: [Option<OwnedFd>; 2],
+        given: (bool, [Option<OwnedFd>; 2]),
     ) -> io::Result<Rc<Guest>> {
         let root =
             rustix::fs::open(&config.root, OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())
@@ -72,7 +74,8 @@ impl Guest {
             own: users::own(),
             lock,
             processes: Processes::default(),
-            counters,
+            disk_limit: given.0,
+            counters: given.1,
             control: RefCell::new(None),
             stopping: Cell::new(None),
             stop: Notify::new(),

@@ -8,6 +8,7 @@
 
 pub mod caps;
 pub mod cgroup;
+pub mod disk;
 pub mod etc;
 pub mod kernel;
 pub mod launcher;

@@ -32,8 +32,8 @@ pub struct Order {
     /// Folders of the host, in the order of their descriptors.
     pub mounts: Vec<HostFolder>,
     pub open_files: Option<u64>,
-    /// Whether the box's files are in a file system of their own, an image.
-    pub disk: bool,
+    /// The box's files are in an image; this tells the box from others that had the image before.
+    pub disk: Option<String>,
 }
 
 /// Where the box is put, so that its limits hold.
@@ -55,8 +55,8 @@ pub struct HostFolder {
 }
 
 impl Order {
-    /// Descriptors that always come, before those of the cgroup, the counters and the mounts: where to answer, the box's folder, its files, its volume (or the image that
-    /// holds both, twice).
+    /// Descriptors that always come, before those of the cgroup, the counters and the mounts: where to answer, the box's folder, its files, its volume. Where there is an
+    /// image, its files are the place to mount it at, and its volume is the image.
     pub const FDS: usize = 4;
 
     /// How many come in all.
@@ -100,8 +100,8 @@ impl Order {
             field(OPEN_FILES, &limit.to_ne_bytes());
         }
         field(COUNTERS, &self.counters.map(u8::from));
-        if self.disk {
-            field(DISK, b"");
+        if let Some(stamp) = &self.disk {
+            field(DISK, stamp.as_bytes());
         }
         out
     }
@@ -137,7 +137,7 @@ impl Order {
                     let bytes = value.try_into().map_err(|_| broken("a limit"))?;
                     order.open_files = Some(u64::from_ne_bytes(bytes));
                 }
-                DISK => order.disk = true,
+                DISK => order.disk = Some(text()?),
                 COUNTERS => match value {
                     [oom, pids] => order.counters = [*oom != 0, *pids != 0],
                     _ => return Err(broken("counters")),
@@ -177,7 +177,7 @@ mod tests {
             cgroup: CgroupPlace::V1(3),
             mounts: vec![HostFolder { target: "/data".into(), writable: true }],
             open_files: Some(1 << 20),
-            disk: true,
+            disk: Some("now".into()),
             counters: [true, false],
         };
         let bytes = order.to_bytes();

@@ -32,6 +32,15 @@ pub const OWN: [(&str, &str); 6] = [
     ("tmp", "tmp"),
 ];
 
+/// The mode of one of [`OWN`].
+pub fn own_mode(name: &str) -> u32 {
+    match name {
+        "root" => 0o700,
+        "tmp" => 0o1777,
+        _ => 0o755,
+    }
+}
+
 /// Made in the root, with their modes.
 const DIRECTORIES: [(&str, u32); 16] = [
     ("usr", 0o755),

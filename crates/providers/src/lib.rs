@@ -9,6 +9,7 @@ pub mod local;
 pub mod mock;
 #[cfg(feature = "native")]
 pub mod native;
+mod volumes;
 mod watch;
 
 use boxes::io_error;

@@ -9,5 +9,5 @@ mod launch;
 mod limits;
 mod provider;
 
-pub use limits::{Defaults, Mounts};
+pub use limits::{Defaults, Mounts, table as limits_table};
 pub use provider::{NativeProvider, NativeSettings};

@@ -130,7 +130,7 @@ fn faults(samples: &mut Samples) {
 }
 
 fn exit(reason: ExitReason) -> ExitStatus {
-    ExitStatus { code: Some(3), signal: None, reason, output_end: 1 << 33, truncated: 77 }
+    ExitStatus { code: Some(3), signal: None, reason, output_end: 1 << 33, truncated: 77, limits: Vec::new() }
 }
 
 fn processes(samples: &mut Samples) {

@@ -4,7 +4,7 @@ use super::key_value;
 use clap::Args;
 use seawall_api::{
     SandboxId,
-    sandbox::{Limits, SandboxSpec},
+    sandbox::{HostMount, Limits, SandboxSpec},
 };
 use seawall_core::NewSandbox;
 
@@ -42,6 +42,24 @@ pub struct SpecArgs {
     /// At most so many processes at once
     #[arg(long, value_name = "N")]
     pub max_processes: Option<u64>,
+
+    /// A folder of this machine, to read; with `:rw` also to write. The operator must allow it
+    #[arg(long = "mount", value_name = "FOLDER:PLACE[:rw]", value_parser = mount)]
+    pub mounts: Vec<HostMount>,
+}
+
+fn mount(text: &str) -> Result<HostMount, String> {
+    let (rest, writable) = match (text.strip_suffix(":rw"), text.strip_suffix(":ro")) {
+        (Some(rest), _) => (rest, true),
+        (_, Some(rest)) => (rest, false),
+        _ => (text, false),
+    };
+    match rest.rsplit_once(':') {
+        Some((source, target)) if source.starts_with('/') && target.starts_with('/') => {
+            Ok(HostMount { source: source.to_owned(), target: target.to_owned(), writable })
+        }
+        _ => Err("write it as /folder:/place or /folder:/place:rw".to_owned()),
+    }
 }
 
 impl SpecArgs {
@@ -57,6 +75,7 @@ impl SpecArgs {
             image: self.image.clone(),
             labels: self.labels.iter().cloned().collect(),
             limits,
+            mounts: self.mounts.clone(),
             ..SandboxSpec::default()
         };
         let provider = self.provider.clone().filter(|name| !name.is_empty());

@@ -60,7 +60,8 @@ impl Check {
 
 pub async fn doctor(settings: &Settings, _args: &DoctorArgs, json: bool) -> Result<i32> {
     let data = settings.data.clone();
-    let checks = tokio::task::spawn_blocking(move || checks::all(&data)).await?;
+    let mut checks = tokio::task::spawn_blocking(move || checks::all(&data)).await?;
+    checks.push(checks::native(settings).await);
     let healthy = checks.iter().all(|check| check.state != State::Missing);
     if json {
         output::json(&serde_json::json!({ "ok": healthy, "checks": checks }))?;

@@ -22,7 +22,7 @@ use futures::stream::BoxStream;
 use jiff::Timestamp;
 use seawall_api::{
     SandboxId,
-    sandbox::{EndReason, SandboxSpec},
+    sandbox::{EndReason, Limits, SandboxSpec},
 };
 use seawall_wire::Duplex;
 use serde::{Deserialize, Serialize};
@@ -91,6 +91,21 @@ pub struct BoxInfo {
     pub pid: Option<u32>,
     /// The data volume, by the name or path that an operator would look for.
     pub volume: String,
+    /// The limits that hold, defaults included. What is not here is not limited.
+    pub limits: Limits,
+}
+
+/// A data volume, with or without a box.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct VolumeInfo {
+    /// The sandbox it belongs or belonged to.
+    pub id: SandboxId,
+    /// The name or path that an operator would look for.
+    pub place: String,
+    /// Whether its box is there.
+    pub in_use: bool,
+    /// What it takes on disk.
+    pub bytes: u64,
 }
 
 #[derive(Debug, Clone, PartialEq)]
@@ -135,6 +150,16 @@ pub trait Provider: Send + Sync {
     async fn list(&self) -> Result<Vec<BoxInfo>>;
 
     async fn watch(&self) -> Result<BoxEvents>;
+
+    /// Every data volume. Those of boxes that are gone are there until somebody removes them.
+    async fn volumes(&self) -> Result<Vec<VolumeInfo>> {
+        Ok(Vec::new())
+    }
+
+    /// Removes a volume that no box uses: `conflict` where one does, `not_found` where there is none.
+    async fn remove_volume(&self, id: SandboxId) -> Result<()> {
+        Err(crate::Error::not_found(format!("there is no volume of sandbox {id}")))
+    }
 
     /// `stopped` where the box does not run, `not_found` where there is none.
     async fn connect(&self, id: SandboxId) -> Result<Box<dyn Duplex>>;

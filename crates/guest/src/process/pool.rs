@@ -68,8 +68,13 @@ impl Kept {
         )
         .map_err(|errno| from_errno("a socket", errno))?;
         rustix::io::ioctl_fionbio(&theirs, false).map_err(|errno| from_errno("a socket", errno))?;
-        let keeper = keeper::fork(order, theirs.as_fd(), guest.lock.as_ref().map(AsFd::as_fd))
-            .map_err(|error| from_io("a new process", &error))?;
+        let keeper =
+            keeper::fork(order, theirs.as_fd(), guest.lock.as_ref().map(AsFd::as_fd)).map_err(|error| {
+                match error.raw_os_error() {
+                    Some(libc::EAGAIN) => super::run::too_many(),
+                    _ => from_io("a new process", &error),
+                }
+            })?;
         guest.processes.keepers.borrow_mut().insert(keeper);
         let known = Known { guest: guest.clone(), keeper };
         let ctl = crate::poll::watch(ours).map_err(|error| from_io("a socket", &error))?;

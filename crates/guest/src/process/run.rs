@@ -4,6 +4,7 @@ use super::{
     Input, Process,
     handover::Order,
     launch::{Ends, exec_fault, prepare, shortened},
+    limits::{self, Counts},
     log::Log,
     pool::{Kept, Known},
     words::{MESSAGE, Said, Step},
@@ -48,6 +49,7 @@ const CHUNK: usize = 128 << 10;
 
 /// Starts a command under its keeper.
 pub async fn launch(guest: &Rc<Guest>, start: &StartProcess) -> Outcome<Rc<Process>> {
+    let counts = Counts::now(guest);
     let (launch, given, ends, args) = prepare(guest, start)?;
     let bytes = launch.to_bytes();
     let fds = given.each_ref().map(AsFd::as_fd);
@@ -74,6 +76,7 @@ pub async fn launch(guest: &Rc<Guest>, start: &StartProcess) -> Outcome<Rc<Proce
         tag: start.tag.clone(),
         tty: pipes.tty.clone(),
         started_at_ms: now_ms(),
+        counts,
         log: RefCell::new(Log::new(start.when_full, start.output_limit)),
         changed: Notify::new(),
         room: Notify::new(),
@@ -112,12 +115,19 @@ async fn first_word(ctl: &AsyncFd<OwnedFd>, keeper: u32) -> Option<Option<Said>>
 fn failed(start: &StartProcess, args: &[String], errno: i32, step: Step) -> Fault {
     let what = match step {
         Step::Execute => return exec_fault(&args[0], errno),
+        Step::Clone if errno == libc::EAGAIN => return too_many(),
         Step::Clone => "a new process".to_owned(),
         Step::Directory => format!("the working directory {}", start.cwd.as_deref().unwrap_or("/work")),
         Step::User => format!("becoming {}", start.user.as_deref().unwrap_or("the sandbox's user")),
         Step::Terminal => "the terminal".to_owned(),
     };
     from_errno(what, Errno::from_raw_os_error(errno))
+}
+
+/// The kernel refused one more process.
+pub fn too_many() -> Fault {
+    let message = "the sandbox has as many processes as it may (`max_processes`); end some, or allow more";
+    Fault::new(ErrorKind::Unavailable, message).with_errno(libc::EAGAIN)
 }
 
 fn now_ms() -> u64 {
@@ -377,12 +387,14 @@ async fn settle(guest: Rc<Guest>, process: Rc<Process>) {
     process.log.borrow_mut().flush();
     let log = process.log.borrow();
     let (code, signal) = decode(process.exited.get());
+    let hits = process.counts.since(&guest);
     let reason = match (process.ending.get(), process.exited.get()) {
         (Some(reason), _) => reason,
-        (None, Some(_)) => ExitReason::Exited,
+        (None, Some(_)) => limits::reason(&hits, code, signal),
         (None, None) => ExitReason::Lost,
     };
-    let status = ExitStatus { code, signal, reason, output_end: log.end(), truncated: log.truncated() };
+    let (output_end, truncated) = (log.end(), log.truncated());
+    let status = ExitStatus { code, signal, reason, output_end, truncated, limits: hits };
     drop(log);
     *process.status.borrow_mut() = Some(status);
     guest.processes.note_end(process.id);

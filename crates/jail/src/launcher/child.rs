@@ -2,7 +2,7 @@
 
 use super::{Powers, pool::Spaces, tell};
 use crate::{
-    caps,
+    caps, disk,
     kernel::Linux,
     order::{CgroupPlace, Order},
     rootfs::{self, Failed, Parts, step},
@@ -10,12 +10,14 @@ use crate::{
 use rustix::{
     fd::{AsFd, AsRawFd, FromRawFd, OwnedFd, RawFd},
     fs::{Mode, OFlags},
+    mount::MountPropagationFlags,
     net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType},
 };
 use std::{
     io::{self, Read},
     os::fd::IntoRawFd,
     os::unix::net::UnixListener,
+    path::Path,
 };
 
 /// What the guest of a box starts with. Its descriptors are the only ones that are open beside stdio, which is
@@ -33,6 +35,8 @@ pub struct Inside {
     pub users: bool,
     /// Counts kills for memory, and refusals of processes.
     pub counters: [Option<OwnedFd>; 2],
+    /// Whether its files have a size that cannot grow.
+    pub disk: bool,
 }
 
 /// Never returns: the guest's end is the box's.
@@ -68,9 +72,13 @@ fn enter(powers: &Powers, order: &Order, fds: &[OwnedFd], spaces: Spaces) -> Res
         libc::prctl(libc::PR_SET_NAME, c"seawall-guest".as_ptr(), 0, 0, 0);
     }
     let reply = &fds[0];
-    let [folder, own, work] = [here(&fds[1])?, here(&fds[2])?, here(&fds[3])?];
+    let [folder, own] = [here(&fds[1])?, here(&fds[2])?];
     let mut rest = fds[Order::FDS..].iter();
     join_groups(order, &mut rest)?;
+    let (own, work) = match &order.disk {
+        None => (own, here(&fds[3])?),
+        Some(stamp) => step("the disk's image", open_image(&folder, &own, &fds[3], stamp))?,
+    };
     let listener = step("the wire's socket", listen(&folder))?;
     let counters = order.counters.map(|comes| if comes { rest.next() } else { None });
     let users = powers.root;
@@ -115,7 +123,28 @@ fn enter(powers: &Powers, order: &Order, fds: &[OwnedFd], spaces: Spaces) -> Res
         reply,
         users,
         counters: [oom, pids],
+        disk: order.disk.is_some(),
     })
+}
+
+/// Mounts the image over the empty directory `place`, and returns the box's files and its volume in it.
+fn open_image(
+    folder: &OwnedFd,
+    place: &OwnedFd,
+    image: &OwnedFd,
+    stamp: &str,
+) -> io::Result<(OwnedFd, OwnedFd)> {
+    // Nothing mounted here may be seen outside.
+    let private = MountPropagationFlags::PRIVATE | MountPropagationFlags::REC;
+    rustix::mount::mount_change(c"/", private)?;
+    disk::mount(image, place)?;
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC | OFlags::NOFOLLOW;
+    let open = |dir: &OwnedFd, name: &str| rustix::fs::openat(dir, name, flags, Mode::empty());
+    // By its name again: the descriptor is of the directory below.
+    let top = open(folder, "own")?;
+    let names = rootfs::OWN.map(|(name, _)| name);
+    disk::populate(Path::new(&format!("/proc/self/fd/{}", top.as_raw_fd())), stamp, &names, 1000)?;
+    Ok((open(&top, "own")?, open(&top, "work")?))
 }
 
 /// The same directory in this mount namespace: the host's descriptor is of the host's.

@@ -15,7 +15,10 @@ use rustix::{
     fs::{FlockOperation, Mode, OFlags},
     io::Errno,
 };
-use seawall_api::{SandboxId, sandbox::EndReason};
+use seawall_api::{
+    SandboxId,
+    sandbox::{EndReason, Limits},
+};
 use seawall_core::{
     Result,
     ports::{BoxInfo, BoxState},
@@ -81,7 +84,8 @@ impl Folders {
         let intent = self.boxes.intent(id)?.ok_or_else(|| no_box(id))?;
         let (state, reason, pid) = self.state(id)?;
         let volume = self.work(id).display().to_string();
-        Ok(BoxInfo { id, state, reason, spec: intent.spec, created_at: intent.created_at, pid, volume })
+        let (spec, created_at, limits) = (intent.spec, intent.created_at, Limits::default());
+        Ok(BoxInfo { id, state, reason, spec, created_at, pid, volume, limits })
     }
 
     /// The guest that runs, or ran last.

@@ -3,7 +3,7 @@
 use super::{folder::Folders, launch};
 use crate::{
     boxes::{Boxes, Held, Intent, io_error, no_box},
-    off_thread,
+    off_thread, volumes,
     watch::{self, Truth},
 };
 use async_trait::async_trait;
@@ -12,7 +12,7 @@ use rustix::fs::{Mode, OFlags};
 use seawall_api::{ErrorKind, SandboxId, hello::Role, sandbox::SandboxSpec};
 use seawall_core::{
     Error, Result,
-    ports::{BoxEvents, BoxInfo, BoxState, Capabilities, LimitKinds, Provider, Volumes},
+    ports::{BoxEvents, BoxInfo, BoxState, Capabilities, LimitKinds, Provider, VolumeInfo, Volumes},
 };
 use seawall_wire::{Connector, Duplex, Guest};
 use std::{
@@ -118,6 +118,12 @@ fn check_spec(spec: &SandboxSpec) -> Result<()> {
             "the provider `local` has no images, so it cannot use `{image}`; leave the image out"
         )));
     }
+    if !spec.mounts.is_empty() {
+        return Err(Error::new(
+            ErrorKind::Unsupported,
+            "the provider `local` mounts nothing: its sandboxes see the whole machine",
+        ));
+    }
     match spec.limits.named().first() {
         Some(limit) => Err(Error::new(
             ErrorKind::LimitUnenforceable,
@@ -220,6 +226,16 @@ impl Provider for LocalProvider {
 
     async fn watch(&self) -> Result<BoxEvents> {
         watch::watch(self.folders.clone())
+    }
+
+    async fn volumes(&self) -> Result<Vec<VolumeInfo>> {
+        let folders = self.folders.clone();
+        off_thread(move || volumes::list(&folders.volumes, &folders.boxes)).await
+    }
+
+    async fn remove_volume(&self, id: SandboxId) -> Result<()> {
+        let folders = self.folders.clone();
+        off_thread(move || volumes::remove(&folders.volumes, &folders.boxes, id)).await
     }
 
     async fn connect(&self, id: SandboxId) -> Result<Box<dyn Duplex>> {

@@ -131,7 +131,7 @@ impl MockProcess {
         };
         self.live.send_modify(|live| {
             let (output_end, truncated) = (live.output.end, live.output.truncated);
-            live.exit = Some(ExitStatus { code, signal, reason, output_end, truncated });
+            live.exit = Some(ExitStatus { code, signal, reason, output_end, truncated, limits: Vec::new() });
         });
     }
 

@@ -168,6 +168,7 @@ fn info(id: SandboxId, found: &MockBox) -> BoxInfo {
         created_at: found.created_at,
         pid: None,
         volume: format!("mock:{id}"),
+        limits: found.spec.limits,
     }
 }
 
@@ -176,6 +177,9 @@ fn missing(id: SandboxId) -> Error {
 }
 
 fn check(spec: &SandboxSpec) -> Result<()> {
+    if !spec.mounts.is_empty() {
+        return Err(Error::new(ErrorKind::Unsupported, "the mock provider mounts nothing; leave mounts out"));
+    }
     if let Some(image) = &spec.image {
         let message = format!("the mock provider takes no image (`{image}`); leave it out");
         return Err(Error::new(ErrorKind::Unsupported, message));

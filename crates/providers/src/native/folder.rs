@@ -11,12 +11,15 @@
 //! ```
 
 use crate::boxes::{Boxes, Intent, io_error, make_private, no_box, remove_tree};
-use seawall_api::{SandboxId, sandbox::EndReason};
+use seawall_api::{
+    SandboxId,
+    sandbox::{EndReason, Limits},
+};
 use seawall_core::{
-    Result,
+    Error, Result,
     ports::{BoxInfo, BoxState},
 };
-use seawall_jail::{etc, process::Identity, rootfs};
+use seawall_jail::{disk, etc, process::Identity, rootfs};
 use std::{
     fs::{self, DirBuilder},
     io,
@@ -92,21 +95,29 @@ impl Folders {
         self.volume(id).join("work")
     }
 
+    /// The image that holds the volume and the box's files, where its disk is limited.
+    pub fn image(&self, id: SandboxId) -> PathBuf {
+        self.volume(id).join("disk.img")
+    }
+
     /// The directories that the box sees. Existing ones stay as they are.
-    pub fn make_own(&self, id: SandboxId) -> Result<()> {
+    pub fn make_own(&self, id: SandboxId, disk_mb: Option<u64>) -> Result<()> {
         let (own, volume) = (self.own(id), self.volume(id));
+        self.check_volume(id, disk_mb.is_some())?;
+        if let Some(mb) = disk_mb {
+            make_dir(&own, 0o700, None)?;
+            make_dir(&volume, 0o700, None)?;
+            let image = self.image(id);
+            let made = if image.exists() { Ok(()) } else { disk::make(&image, mb) };
+            return made.map_err(|error| io_error(&image, error));
+        }
         // The one that is made last.
         if own.join(LAST).exists() {
             return Ok(());
         }
         make_dir(&own, 0o700, None)?;
         for (name, _) in rootfs::OWN {
-            let mode = match name {
-                "root" => 0o700,
-                "tmp" => 0o1777,
-                _ => 0o755,
-            };
-            make_dir(&own.join(name), mode, None)?;
+            make_dir(&own.join(name), rootfs::own_mode(name), None)?;
         }
         let user = self.users.then_some(USER);
         if self.users {
@@ -117,6 +128,16 @@ impl Folders {
         make_dir(&own.join(LAST), 0o1777, None)
     }
 
+    /// A volume that was kept is of one kind or the other; the wrong one would hide its files.
+    fn check_volume(&self, id: SandboxId, image: bool) -> Result<()> {
+        let (is, wanted) = match image {
+            true => (self.work(id).exists(), "the volume of this sandbox has no limit: leave `disk_mb` out"),
+            false => (self.image(id).exists(), "the volume of this sandbox is limited: set `disk_mb`"),
+        };
+        let advice = "or remove it with `seawall volumes rm`";
+        if is { Err(Error::conflict(format!("{wanted}, {advice}"))) } else { Ok(()) }
+    }
+
     pub fn info(&self, id: SandboxId) -> Result<BoxInfo> {
         let intent = self.boxes.intent(id)?.ok_or_else(|| no_box(id))?;
         Ok(self.info_of(intent))
@@ -125,8 +146,10 @@ impl Folders {
     pub fn info_of(&self, intent: Intent) -> BoxInfo {
         let id = intent.id;
         let (state, reason, pid) = self.state(id);
-        let volume = self.work(id).display().to_string();
-        BoxInfo { id, state, reason, spec: intent.spec, created_at: intent.created_at, pid, volume }
+        let image = intent.spec.limits.disk_mb.is_some();
+        let volume = if image { self.image(id) } else { self.work(id) }.display().to_string();
+        let (spec, created_at, limits) = (intent.spec, intent.created_at, Limits::default());
+        BoxInfo { id, state, reason, spec, created_at, pid, volume, limits }
     }
 
     /// The process 1 that runs, or ran last.

@@ -7,7 +7,7 @@ use super::{
 };
 use crate::{
     boxes::{Boxes, Held, Intent, io_error, no_box},
-    off_thread,
+    off_thread, volumes,
     watch::{self, Truth},
 };
 use async_trait::async_trait;
@@ -26,7 +26,7 @@ use seawall_api::{
 };
 use seawall_core::{
     Error, Result,
-    ports::{BoxEvents, BoxInfo, BoxState, Capabilities, LimitKinds, Provider, Volumes},
+    ports::{BoxEvents, BoxInfo, BoxState, Capabilities, LimitKinds, Provider, VolumeInfo, Volumes},
 };
 use seawall_jail::{
     cgroup::{Cgroups, Controller, Entry},
@@ -37,7 +37,10 @@ use std::{
     fmt,
     os::{fd::AsRawFd, unix::ffi::OsStrExt},
     path::{Path, PathBuf},
-    sync::{Arc, Mutex, PoisonError},
+    sync::{
+        Arc, Mutex, PoisonError,
+        atomic::{AtomicBool, Ordering},
+    },
     time::{Duration, Instant},
 };
 use tokio::net::UnixStream;
@@ -51,7 +54,7 @@ const ETC_PATIENCE: Duration = Duration::from_secs(30);
 const DEFAULT_PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
 
 /// What an operator decides.
-#[derive(Debug, Clone, Default)]
+#[derive(Debug, Clone, PartialEq, Default)]
 pub struct NativeSettings {
     pub defaults: Defaults,
     /// Folders of the host that sandboxes may be given, and what lies beneath them.
@@ -72,11 +75,16 @@ struct Inner {
     settings: NativeSettings,
     /// When the copy of the host's `/etc` was last compared with it.
     etc_seen: Mutex<Option<Instant>>,
+    warned: AtomicBool,
 }
 
 impl Inner {
     fn group_name(&self, id: SandboxId) -> String {
         format!("{}-{id}", self.installation)
+    }
+
+    fn oom_kills(&self, id: SandboxId) -> u64 {
+        self.groups.all_of(&self.group_name(id)).oom_kills()
     }
 }
 
@@ -96,7 +104,7 @@ impl NativeProvider {
         let (folders, groups) = (Arc::new(Folders::open(&data)?), Cgroups::find());
         let installation = blake3::hash(data.as_os_str().as_bytes()).to_hex()[..8].to_owned();
         let etc_seen = Mutex::new(None);
-        let inner = Inner { folders, launcher, groups, installation, settings, etc_seen };
+        let inner = Inner { folders, launcher, groups, installation, settings, etc_seen, warned: AtomicBool::new(false) };
         Ok(NativeProvider { inner: Arc::new(inner) })
     }
 
@@ -115,10 +123,18 @@ impl NativeProvider {
                 "the provider `native` has the image `host` only, so it cannot use `{image}`; leave it out"
             )));
         }
-        if spec.limits.disk_mb.is_some() {
-            return Err(limits::unenforceable("disk_mb", "disk limits are not built yet", "Leave it out"));
-        }
+        limits::host_folders(&spec.mounts, &self.inner.settings.mounts)?;
         limits::in_force(&spec.limits, &self.inner.settings.defaults, &self.inner.groups).map(drop)
+    }
+
+    /// Defaults that cannot hold here are off, and whoever looks at the log knows it. Once.
+    fn warn_of_missing_limits(&self) {
+        let missing = Controller::ALL.into_iter().find_map(|controller| self.inner.groups.missing(controller));
+        if let Some(missing) = missing
+            && !self.inner.warned.swap(true, Ordering::Relaxed)
+        {
+            tracing::warn!("default limits are off: {}. {}; `seawall doctor` shows which", missing.why, missing.fix);
+        }
     }
 
     /// Ends everything in a box that is held.
@@ -170,8 +186,11 @@ impl NativeProvider {
         })?;
         let entry = group.entry().map_err(|e| io_error(Path::new("the control group"), e))?;
         let counters = group.counters();
-        let mut fds =
-            vec![open_dir(&folders.boxes.of(id))?, open_dir(&folders.own(id))?, open_dir(&folders.work(id))?];
+        let volume = match info.spec.limits.disk_mb {
+            Some(_) => open_file(&folders.image(id))?,
+            None => open_dir(&folders.work(id))?,
+        };
+        let mut fds = vec![open_dir(&folders.boxes.of(id))?, open_dir(&folders.own(id))?, volume];
         let cgroup = match entry {
             None => CgroupPlace::None,
             Some(Entry::V2(fd)) => {
@@ -186,6 +205,11 @@ impl NativeProvider {
         };
         let comes = counters.each_ref().map(Option::is_some);
         fds.extend(counters.into_iter().flatten());
+        let mut mounts = Vec::new();
+        for (folder, source) in limits::host_folders(&info.spec.mounts, &inner.settings.mounts)? {
+            fds.push(open_dir(&source)?);
+            mounts.push(folder);
+        }
         let order = Order {
             sandbox: id.to_string(),
             env: environment(id, &info.spec),
@@ -193,9 +217,9 @@ impl NativeProvider {
             hostname: "sandbox".to_owned(),
             cgroup,
             counters: comes,
-            mounts: Vec::new(),
+            mounts,
             open_files: Some(inner.settings.defaults.open_files),
-            disk: false,
+            disk: info.spec.limits.disk_mb.map(|_| info.created_at.to_string()),
         };
         let borrowed: Vec<_> = fds.iter().map(AsFd::as_fd).collect();
         inner.launcher.launch(&order, &borrowed).await
@@ -214,6 +238,11 @@ fn environment(id: SandboxId, spec: &SandboxSpec) -> Vec<(String, String)> {
 
 fn open_dir(path: &Path) -> Result<OwnedFd> {
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC | OFlags::NOFOLLOW;
+    rustix::fs::open(path, flags, Mode::empty()).map_err(|errno| io_error(path, errno.into()))
+}
+
+fn open_file(path: &Path) -> Result<OwnedFd> {
+    let flags = OFlags::RDWR | OFlags::CLOEXEC | OFlags::NOFOLLOW;
     rustix::fs::open(path, flags, Mode::empty()).map_err(|errno| io_error(path, errno.into()))
 }
 
@@ -306,7 +335,7 @@ impl Provider for NativeProvider {
             limits: LimitKinds {
                 cpus: can(Controller::Cpu),
                 memory: can(Controller::Memory),
-                disk: false,
+                disk: limits::no_disk().is_none(),
                 processes: can(Controller::Pids),
             },
         }
@@ -314,6 +343,7 @@ impl Provider for NativeProvider {
 
     async fn create(&self, id: SandboxId, spec: &SandboxSpec) -> Result<BoxInfo> {
         self.check_spec(spec)?;
+        self.warn_of_missing_limits();
         let (folders, spec) = (self.inner.folders.clone(), spec.clone());
         off_thread(move || {
             let _held = folders.boxes.hold_new(id)?;
@@ -328,7 +358,7 @@ impl Provider for NativeProvider {
                     intent
                 }
             };
-            folders.make_own(id)?;
+            folders.make_own(id, intent.spec.limits.disk_mb)?;
             Ok(folders.info_of(intent))
         })
         .await
@@ -342,7 +372,7 @@ impl Provider for NativeProvider {
             return Ok(info);
         }
         // A crash may have come between the intent and these.
-        folders.make_own(id)?;
+        folders.make_own(id, info.spec.limits.disk_mb)?;
         self.launch(&info).await?;
         folders.info(id)
     }
@@ -370,7 +400,17 @@ impl Provider for NativeProvider {
     }
 
     async fn get(&self, id: SandboxId) -> Result<BoxInfo> {
-        self.inner.folders.info(id)
+        let mut info = self.inner.folders.info(id)?;
+        let died = EndReason::Failed("guest_died".into());
+        // The kernel may have ended process 1 too, where nothing else was left to end.
+        if info.reason.as_ref() == Some(&died) && self.inner.oom_kills(id) > 0 {
+            info.reason = Some(EndReason::Failed("oom".into()));
+        }
+        let (inner, asked) = (&self.inner, &info.spec.limits);
+        if let Ok(limits) = limits::in_force(asked, &inner.settings.defaults, &inner.groups) {
+            info.limits = limits::shown(&limits, asked);
+        }
+        Ok(info)
     }
 
     async fn list(&self) -> Result<Vec<BoxInfo>> {
@@ -380,6 +420,16 @@ impl Provider for NativeProvider {
 
     async fn watch(&self) -> Result<BoxEvents> {
         watch::watch(self.inner.folders.clone())
+    }
+
+    async fn volumes(&self) -> Result<Vec<VolumeInfo>> {
+        let folders = self.inner.folders.clone();
+        off_thread(move || volumes::list(&folders.volumes, &folders.boxes)).await
+    }
+
+    async fn remove_volume(&self, id: SandboxId) -> Result<()> {
+        let folders = self.inner.folders.clone();
+        off_thread(move || volumes::remove(&folders.volumes, &folders.boxes, id)).await
     }
 
     async fn connect(&self, id: SandboxId) -> Result<Box<dyn Duplex>> {

@@ -1,7 +1,9 @@
 //! The single checks. Each does the thing itself where it can, rather than guess.
 
 use super::Check;
+use crate::{app::App, config::Settings};
 use seawall_api::SandboxId;
+use seawall_core::{ExecRequest, NewSandbox, ports::Volumes};
 use std::{
     fs::{File, Permissions},
     io::{self, Write},
@@ -23,7 +25,55 @@ pub fn all(data: &Path) -> Vec<Check> {
     checks.extend(kernel());
     checks.push(proc_mounted());
     checks.push(user_namespaces());
+    checks.extend(limits());
     checks
+}
+
+/// What the native provider can enforce here.
+fn limits() -> Vec<Check> {
+    let check = |(name, missing): (&'static str, Option<(String, String)>)| match missing {
+        None => Check::ok(name, "can be enforced"),
+        Some((why, fix)) => Check::optional(name, format!("cannot be enforced: {why}"), fix),
+    };
+    seawall_providers::native::limits_table().into_iter().map(check).collect()
+}
+
+/// Makes a sandbox of the native provider, runs a command in it, and removes it.
+pub async fn native(settings: &Settings) -> Check {
+    let name = "native sandbox";
+    match try_native(settings).await {
+        Ok(()) => Check::ok(name, "made, used and removed"),
+        Err(error) => {
+            let found = format!("cannot be made: {error:#}");
+            let next = match () {
+                () if found.contains("user namespace") => {
+                    "allow user namespaces: sysctl -w user.max_user_namespaces=15000; on Debian also \
+                     kernel.unprivileged_userns_clone=1; on Ubuntu also kernel.apparmor_restrict_unprivileged_userns=0; \
+                     or run seawall as root"
+                }
+                () if found.contains("Function not implemented") => "use Linux 5.12 or later",
+                () if found.contains("proc:") => "/proc must be whole: in a container, run it with --security-opt systempaths=unconfined",
+                () => "run seawall as root, or choose another provider with --provider",
+            };
+            Check::missing(name, found, next)
+        }
+    }
+}
+
+async fn try_native(settings: &Settings) -> anyhow::Result<()> {
+    let scratch = Scratch::new(&settings.data);
+    std::fs::create_dir_all(&scratch.0)?;
+    let settings = Settings { data: scratch.0.clone(), provider: "native".into(), ..settings.clone() };
+    let app = App::open(settings, false)?;
+    let id = app.sandboxes.create(NewSandbox::default()).await?.id;
+    let ran = async {
+        app.sandboxes.start(id).await?;
+        app.sandboxes.exec(id, ExecRequest::new(["true"])).await
+    };
+    let ran = ran.await;
+    app.sandboxes.remove(id, Volumes::Delete).await?;
+    anyhow::ensure!(ran?.status.success(), "`true` failed in it");
+    Ok(())
 }
 
 /// A name in the data folder that nobody has, gone when it is dropped.
@@ -38,6 +88,7 @@ impl Scratch {
 impl Drop for Scratch {
     fn drop(&mut self) {
         let _ = std::fs::remove_file(&self.0);
+        let _ = std::fs::remove_dir_all(&self.0);
     }
 }
 
