@@ -23,6 +23,7 @@ mod tests;
 
 const LOCK: &str = ".lock";
 const EPOCH: &str = ".epoch";
+const CLAIM: &str = ".claim-";
 
 #[derive(Debug, Clone)]
 pub struct FileRecords {
@@ -148,7 +149,7 @@ impl Folder {
     }
 
     fn open_claim(&self, id: SandboxId) -> Result<(PathBuf, File)> {
-        let path = self.path.join(format!(".claim-{id}"));
+        let path = self.path.join(format!("{CLAIM}{id}"));
         let mut options = OpenOptions::new();
         let file = options.create(true).truncate(false).write(true).mode(0o600).open(&path);
         let file = file.map_err(failed("open", &path))?;
@@ -235,6 +236,10 @@ impl Folder {
         for entry in entries {
             let path = entry.map_err(failed("read", &self.path))?.path();
             let name = path.file_name().unwrap_or_default().to_string_lossy();
+            if let Some(id) = name.strip_prefix(CLAIM).and_then(|id| id.parse().ok()) {
+                // One that a crash left goes with the claim to it.
+                drop(self.try_claim(id)?);
+            }
             if name.starts_with('.') || !name.ends_with(".json") {
                 continue;
             }

@@ -10,6 +10,7 @@ pub mod lifecycle;
 pub mod ports;
 pub mod providers;
 pub mod sandboxes;
+pub mod steps;
 pub mod tunnels;
 
 #[cfg(feature = "testing")]

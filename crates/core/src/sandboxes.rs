@@ -12,6 +12,7 @@ use crate::{
     Error, ExecOutput, ExecRequest, Providers, Result, exec,
     lifecycle::{self, Answer, Ask},
     ports::{BoxInfo, Capabilities, Clock, Provider, Record, Records, Volumes},
+    steps::reached,
     tunnels::{self, Expose, Forward},
 };
 use async_trait::async_trait;
@@ -141,6 +142,7 @@ impl Sandboxes {
             }
             other => other?,
         }
+        reached("the record is there");
         self.make_box(&provider, record, ours).await
     }
 
@@ -153,6 +155,7 @@ impl Sandboxes {
     ) -> Result<SandboxInfo> {
         match provider.create(record.id, &record.spec).await {
             Ok(found) => {
+                reached("the box is made");
                 if record.state == SandboxState::Creating {
                     record.state = SandboxState::Created;
                     self.note_made(provider, &record).await?;
@@ -287,6 +290,7 @@ impl Sandboxes {
             Answer::Go => {}
         }
         let found = provider.start(id).await?;
+        reached("the box runs");
         record.state = SandboxState::Running;
         record.reason = None;
         record.started_at = Some(self.inner.clock.now());
@@ -330,9 +334,12 @@ impl Sandboxes {
             // A full disk must not keep anybody from removing what fills it.
             tracing::warn!(sandbox = %id, error = %error.chain(), "a removal could not be recorded beforehand");
         }
+        reached("the removal is recorded");
         self.forget_guest(id).await;
         provider.remove(id, volumes).await?;
+        reached("the box is removed");
         self.inner.records.remove(id).await?;
+        reached("the record is removed");
         tracing::info!(sandbox = %id, ?volumes, "sandbox removed");
         Ok(())
     }

@@ -130,13 +130,17 @@ pub fn populate(top: &Path, stamp: &str, own: &[&str], user: u32) -> io::Result<
     }
     let home = box_files.join("home/user");
     fs::create_dir(&home)?;
+    fs::set_permissions(&home, std::os::unix::fs::PermissionsExt::from_mode(0o755))?;
     chown(&home, Some(user), Some(user))?;
     let temporary = box_files.join("var/tmp");
     fs::create_dir(&temporary)?;
     fs::set_permissions(&temporary, std::os::unix::fs::PermissionsExt::from_mode(0o1777))?;
     let work = top.join("work");
     match fs::create_dir(&work) {
-        Ok(()) => chown(&work, Some(user), Some(user))?,
+        Ok(()) => {
+            fs::set_permissions(&work, std::os::unix::fs::PermissionsExt::from_mode(0o755))?;
+            chown(&work, Some(user), Some(user))?;
+        }
         Err(error) if error.kind() == ErrorKind::AlreadyExists => {}
         Err(error) => return Err(error),
     }

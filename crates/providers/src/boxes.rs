@@ -8,7 +8,7 @@ use rustix::{
     io::Errno,
 };
 use seawall_api::{ErrorKind, SandboxId, sandbox::SandboxSpec};
-use seawall_core::{Error, Result};
+use seawall_core::{Error, Result, steps::reached};
 use serde::{Deserialize, Serialize};
 use std::{
     fs::{self, DirBuilder, File},
@@ -117,6 +117,7 @@ impl Boxes {
                 }
                 _ => {}
             }
+            reached("the folder is made");
             if let Some(held) = self.hold(id)? {
                 return Ok(held);
             }
@@ -145,7 +146,9 @@ impl Boxes {
             let mut file = File::create(&temporary)?;
             file.write_all(&serde_json::to_vec_pretty(intent)?)?;
             file.sync_all()?;
+            reached("the intent is written beside its place");
             fs::rename(&temporary, folder.join("box.json"))?;
+            reached("the intent is in its place");
             File::open(&folder)?.sync_all()?;
             File::open(&self.path)?.sync_all()
         };
@@ -169,6 +172,7 @@ impl Boxes {
             Err(_) => remove_tree(&folder).map_err(|e| io_error(&folder, e))?,
             Ok(()) => {}
         }
+        reached("the folder is aside");
         remove_tree(&aside).map_err(|e| io_error(&aside, e))
     }
 }

@@ -39,9 +39,11 @@ fn read(file: Option<&OwnedFd>, name: &str) -> u64 {
     counter(&String::from_utf8_lossy(&buffer[..length]), name)
 }
 
-/// A little is kept for root, so users find it full before it is.
+/// File systems keep a little back, so users find them full before they are.
 fn is_full() -> bool {
-    rustix::fs::statvfs(WORKDIR).is_ok_and(|disk| disk.f_bavail < 16 || disk.f_favail == 0)
+    let Ok(disk) = rustix::fs::statvfs(WORKDIR) else { return false };
+    let little = (disk.f_blocks.saturating_mul(disk.f_frsize) / 100).max(1 << 20);
+    disk.f_bavail.saturating_mul(disk.f_frsize) < little || disk.f_favail == 0
 }
 
 /// A command that the kernel killed for want of memory, or whose shell says so.

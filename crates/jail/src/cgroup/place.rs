@@ -46,7 +46,11 @@ impl Cgroups {
     fn v2(top: &Path, own: &str, root: bool) -> Cgroups {
         // An ordinary user may use what was delegated to it: the group that it is in.
         let path = own.lines().find_map(|line| line.strip_prefix("0::/")).unwrap_or_default();
-        let above = if root { top.to_owned() } else { top.join(path) };
+        let mut above = if root { top.to_owned() } else { top.join(path) };
+        // Put aside by one of us that came before: its groups, and ours, are beside.
+        while above.ends_with(ASIDE) {
+            above.pop();
+        }
         match prepare_v2(&above) {
             Ok(parent) => {
                 let parents = Controller::ALL.into_iter().filter(|controller| has(&parent, *controller));
@@ -148,23 +152,34 @@ fn prepare_v2(above: &Path) -> io::Result<PathBuf> {
         Err(error) if error.kind() != ErrorKind::AlreadyExists => return Err(at(&ours, error)),
         _ => {}
     }
-    if let Err(error) = enable(above) {
-        // Limits hold only below groups without processes: ours may stand in the way.
-        if error.kind() != ErrorKind::ResourceBusy {
+    // Limits hold only below groups without processes: ours may stand in the way, and others may come meanwhile.
+    let mut tries = 0;
+    while let Err(error) = enable(above) {
+        let in_the_way = matches!(error.raw_os_error(), Some(libc::EBUSY | libc::EOPNOTSUPP));
+        if !in_the_way || tries == 5 {
             return Err(at(above, error));
         }
         step_aside(above)?;
-        enable(above).map_err(|error| at(above, error))?;
+        tries += 1;
     }
     enable(&ours).map_err(|error| at(&ours, error))?;
     Ok(ours)
 }
 
+/// All at once: one after the other, the kernel gives processor time also to a group with processes, makes it one
+/// of threads by that, and then refuses memory.
 fn enable(group: &Path) -> io::Result<()> {
-    for controller in Controller::ALL.into_iter().filter(|controller| has(group, *controller)) {
-        fs::write(group.join("cgroup.subtree_control"), format!("+{}", controller.name()))?;
+    let there = Controller::ALL.into_iter().filter(|controller| has(group, *controller));
+    let wanted: Vec<String> = there.map(|controller| format!("+{}", controller.name())).collect();
+    if wanted.is_empty() {
+        return Ok(());
     }
-    Ok(())
+    fs::write(group.join("cgroup.subtree_control"), wanted.join(" "))?;
+    match fs::read_to_string(group.join("cgroup.type")) {
+        // Without memory among them it did so all the same.
+        Ok(kind) if kind.trim() == "domain threaded" => Err(io::Error::from_raw_os_error(libc::EBUSY)),
+        _ => Ok(()),
+    }
 }
 
 /// Whether a group could give a controller to those below it.
@@ -174,6 +189,8 @@ fn has(group: &Path, controller: Controller) -> bool {
 }
 
 fn step_aside(group: &Path) -> io::Result<()> {
+    // In a group of threads nothing can be put aside; without these it is none. They stay where boxes use them.
+    let _ = fs::write(group.join("cgroup.subtree_control"), "-cpu -pids");
     let aside = group.join(ASIDE);
     match fs::create_dir(&aside) {
         Err(error) if error.kind() != ErrorKind::AlreadyExists => return Err(at(&aside, error)),

@@ -203,12 +203,17 @@ fn open_template(folder: &OwnedFd) -> Option<OwnedFd> {
 
 fn limit_files(limit: Option<u64>) -> Result<(), Failed> {
     let set = |what, limit: u64| {
-        let limit = libc::rlimit { rlim_cur: limit, rlim_max: limit };
-        // SAFETY: the structure lives on this stack.
-        match unsafe { libc::setrlimit(what, &limit) } {
-            0 => Ok(()),
-            _ => Err(io::Error::last_os_error()),
-        }
+        let mut now = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+        // SAFETY: the structures live on this stack.
+        let done = unsafe {
+            if libc::getrlimit(what, &mut now) != 0 {
+                return Err(io::Error::last_os_error());
+            }
+            // Not everybody may have more than it has, root without all its powers neither.
+            let limit = limit.min(now.rlim_max);
+            libc::setrlimit(what, &libc::rlimit { rlim_cur: limit, rlim_max: limit })
+        };
+        if done == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
     };
     // A core would land wherever the host says.
     step("cores", set(libc::RLIMIT_CORE, 0))?;

@@ -15,6 +15,8 @@ use std::{
     time::Duration,
 };
 
+/// Of sockets that keep messages apart; not every libc names it.
+const SEQPACKET: libc::c_int = 5;
 const PATIENCE: Duration = Duration::from_secs(3);
 const NO_NET: &str = "not every host is on the net";
 
@@ -131,7 +133,7 @@ fn machine_socket(_: &Facts) -> Outcome {
 }
 
 fn crypto_socket(_: &Facts) -> Outcome {
-    open(libc::AF_ALG, libc::SOCK_SEQPACKET, 0)
+    open(libc::AF_ALG, SEQPACKET, 0)
 }
 
 fn kernel_events(_: &Facts) -> Outcome {
@@ -154,7 +156,7 @@ fn sockets_of_all(_: &Facts) -> Outcome {
 fn other_families(_: &Facts) -> Outcome {
     let usual = [libc::AF_UNIX, libc::AF_INET, libc::AF_INET6, libc::AF_NETLINK];
     let others = (1..46).filter(|family| !usual.contains(family));
-    let kinds = [libc::SOCK_STREAM, libc::SOCK_DGRAM, libc::SOCK_RAW, libc::SOCK_SEQPACKET];
+    let kinds = [libc::SOCK_STREAM, libc::SOCK_DGRAM, libc::SOCK_RAW, SEQPACKET];
     best(others.flat_map(|family| kinds.map(|kind| open(family, kind, 0))))
 }
 

@@ -17,6 +17,7 @@ use seawall_api::{
 };
 use seawall_core::{
     Error, Result,
+    steps::reached,
     ports::{BoxInfo, BoxState},
 };
 use seawall_jail::{disk, etc, process::Identity, rootfs};
@@ -108,6 +109,7 @@ impl Folders {
             make_dir(&own, 0o700, None)?;
             make_dir(&volume, 0o700, None)?;
             let image = self.image(id);
+            reached("the volume's folder is made");
             let made = if image.exists() { Ok(()) } else { disk::make(&image, mb) };
             return made.map_err(|error| io_error(&image, error));
         }
@@ -123,7 +125,9 @@ impl Folders {
         if self.users {
             make_dir(&own.join("home/user"), 0o755, user)?;
         }
+        reached("the box's own folders are made");
         make_dir(&volume, 0o700, None)?;
+        reached("the volume's folder is made");
         make_dir(&self.work(id), 0o755, user)?;
         make_dir(&own.join(LAST), 0o1777, None)
     }
@@ -187,6 +191,7 @@ impl Folders {
         if volume {
             let volume = self.volume(id);
             remove_tree(&volume).map_err(|e| io_error(&volume, e))?;
+            reached("the volume is removed");
         }
         self.boxes.remove(id)
     }

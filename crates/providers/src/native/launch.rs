@@ -9,7 +9,7 @@ use rustix::{
     pipe::PipeFlags,
 };
 use seawall_api::ErrorKind;
-use seawall_core::{Error, Result};
+use seawall_core::{Error, Result, steps::reached};
 use seawall_jail::order::{MAX_ORDER, Order};
 use std::{
     fs::File,
@@ -82,6 +82,7 @@ impl Launcher {
             Error::unavailable("the launcher of boxes does not run; see `seawall doctor`").with_source(error)
         })?;
         drop(write);
+        reached("the launcher was asked");
         let reader = pipe::Receiver::from_owned_fd(read).map_err(|e| io_error(Path::new("a pipe"), e))?;
         match timeout(PATIENCE, answer(reader)).await {
             Ok(answer) => understood(&answer),

@@ -27,6 +27,7 @@ use seawall_api::{
 use seawall_core::{
     Error, Result,
     ports::{BoxEvents, BoxInfo, BoxState, Capabilities, LimitKinds, Provider, VolumeInfo, Volumes},
+    steps::reached,
 };
 use seawall_jail::{
     cgroup::{Cgroups, Controller, Entry},
@@ -148,6 +149,7 @@ impl NativeProvider {
             return Ok(());
         }
         folders.write_end(id, Some(&reason))?;
+        reached("the end is noted");
         if !grace.is_zero() {
             let connector = Arc::new(Socket { folders: folders.clone(), id });
             let asked = Guest::new(id, Role::Client, connector).shutdown(grace).await;
@@ -184,6 +186,7 @@ impl NativeProvider {
         let group = inner.groups.make(&inner.group_name(id), &limits).map_err(|error| {
             Error::unavailable(format!("the control group of {id} cannot be made")).with_source(error)
         })?;
+        reached("the group is made");
         let entry = group.entry().map_err(|e| io_error(Path::new("the control group"), e))?;
         let counters = group.counters();
         let volume = match info.spec.limits.disk_mb {
@@ -222,6 +225,7 @@ impl NativeProvider {
             disk: info.spec.limits.disk_mb.map(|_| info.created_at.to_string()),
         };
         let borrowed: Vec<_> = fds.iter().map(AsFd::as_fd).collect();
+        reached("the box is about to be launched");
         inner.launcher.launch(&order, &borrowed).await
     }
 }
@@ -390,8 +394,10 @@ impl Provider for NativeProvider {
         }
         let inner = self.inner.clone();
         off_thread(move || {
+            reached("the box is ended");
             let group = inner.groups.all_of(&inner.group_name(id));
             group.remove().map_err(|e| io_error(Path::new("the control group"), e))?;
+            reached("the group is removed");
             inner.folders.remove(id, volumes == Volumes::Delete)?;
             drop(held);
             Ok(())
