@@ -186,6 +186,7 @@ impl Folder {
 
     fn insert(&self, record: &Record) -> Result<()> {
         let _lock = self.lock()?;
+        self.clear_empty(record.id)?;
         if self.file(record.id).exists() {
             let message = format!("there is a sandbox {} already", record.id);
             return Err(Error::new(ErrorKind::AlreadyExists, message));
@@ -196,7 +197,23 @@ impl Folder {
             let message = format!("sandbox {} is called `{name}` already: choose another name", taken.id);
             return Err(Error::conflict(message));
         }
-        self.put(record, Synced::Yes)
+        self.put_new(record)
+    }
+
+    /// Straight into its place, which costs one wait for the disk and not two: an empty file is no record yet.
+    fn put_new(&self, record: &Record) -> Result<()> {
+        let path = self.file(record.id);
+        let mut options = OpenOptions::new();
+        let file = options.create_new(true).write(true).mode(0o600).open(&path);
+        let file = file.map_err(failed("make", &path))?;
+        let body = json(record)?;
+        let written = (&file).write_all(&body).and_then(|()| file.sync_all());
+        written.map_err(|error| {
+            // What could not be finished must not take the space that is missing.
+            let _ = std::fs::remove_file(&path);
+            failed("write", &path)(error)
+        })?;
+        self.sync()
     }
 
     fn update(&self, record: &Record) -> Result<()> {
@@ -212,10 +229,17 @@ impl Folder {
         self.put(record, synced)
     }
 
+    /// A record that a crash kept from being written. Under the lock, so nobody is at it.
+    fn clear_empty(&self, id: SandboxId) -> Result<()> {
+        let path = self.file(id);
+        match std::fs::metadata(&path) {
+            Ok(found) if found.len() == 0 => std::fs::remove_file(&path).map_err(failed("remove", &path)),
+            _ => Ok(()),
+        }
+    }
+
     fn put(&self, record: &Record, synced: Synced) -> Result<()> {
-        let body = serde_json::to_vec_pretty(record)
-            .map_err(|error| Error::internal("a record cannot be written as JSON").with_source(error))?;
-        self.replace(&self.file(record.id), &body, synced)
+        self.replace(&self.file(record.id), &json(record)?, synced)
     }
 
     fn get(&self, id: SandboxId) -> Result<Option<Record>> {
@@ -245,13 +269,22 @@ impl Folder {
             }
             match read(&path) {
                 Ok(record) => records.push(record),
-                // Removed since the folder was read.
-                Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+                // Removed since the folder was read, or not yet written; what a crash left empty goes.
+                Err(error) if error.kind() == io::ErrorKind::NotFound => self.clear_left(&name)?,
                 Err(error) => tracing::warn!("{}", damaged(&path, error).chain()),
             }
         }
         records.sort_by_key(|record| (record.created_at, record.id));
         Ok(records)
+    }
+
+    /// Of an empty record, unless somebody is writing it.
+    fn clear_left(&self, name: &str) -> Result<()> {
+        let Some(id) = name.strip_suffix(".json").and_then(|id| id.parse().ok()) else { return Ok(()) };
+        match self.try_lock()? {
+            Some(_lock) => self.clear_empty(id),
+            None => Ok(()),
+        }
     }
 
     fn remove(&self, id: SandboxId) -> Result<()> {
@@ -309,8 +342,16 @@ fn is_there(path: &Path, file: &File) -> bool {
     there.is_some_and(|(there, held)| (there.dev(), there.ino()) == (held.dev(), held.ino()))
 }
 
+fn json(record: &Record) -> Result<Vec<u8>> {
+    serde_json::to_vec_pretty(record)
+        .map_err(|error| Error::internal("a record cannot be written as JSON").with_source(error))
+}
+
 fn read(path: &Path) -> io::Result<Record> {
     let body = std::fs::read(path)?;
+    if body.is_empty() {
+        return Err(io::ErrorKind::NotFound.into());
+    }
     serde_json::from_slice(&body).map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error))
 }
 

@@ -4,6 +4,7 @@
 //! at any point leaves something to clean up, never a box that nobody knows.
 
 mod check;
+mod make;
 mod sweep;
 mod volumes;
 mod watch;
@@ -104,101 +105,6 @@ impl Sandboxes {
 
     pub fn providers(&self) -> &Providers {
         &self.inner.providers
-    }
-
-    /// Makes a sandbox and starts nothing. Asking twice for one id with the same spec is asking once.
-    pub async fn create(&self, new: NewSandbox) -> Result<SandboxInfo> {
-        check::name(new.name.as_deref())?;
-        check::spec(&new.spec)?;
-        let provider = match &new.provider {
-            Some(name) => self.inner.providers.get(name)?,
-            None => self.inner.providers.get(self.inner.providers.default_name())?,
-        };
-        let id = new.id.unwrap_or_else(SandboxId::generate);
-        let mut record = Record {
-            id,
-            name: new.name,
-            provider: provider.name().to_owned(),
-            state: SandboxState::Creating,
-            reason: None,
-            spec: new.spec,
-            created_at: self.inner.clock.now(),
-            started_at: None,
-            removing: None,
-        };
-        // Until it is made or given up: a sweep leaves it alone meanwhile.
-        let _claim = self.inner.records.claim(id).await?;
-        let mut ours = true;
-        match self.inner.records.insert(&record).await {
-            Err(error) if error.kind() == ErrorKind::AlreadyExists => {
-                ours = false;
-                let known = self.record(id).await?;
-                if (&known.spec, &known.provider, &known.name)
-                    != (&record.spec, &record.provider, &record.name)
-                {
-                    return Err(Error::conflict(format!("sandbox {id} exists and is not as asked for")));
-                }
-                record = known;
-            }
-            other => other?,
-        }
-        reached("the record is there");
-        self.make_box(&provider, record, ours).await
-    }
-
-    /// `ours`: this call recorded the intent, so it may also take it back.
-    async fn make_box(
-        &self,
-        provider: &Arc<dyn Provider>,
-        mut record: Record,
-        ours: bool,
-    ) -> Result<SandboxInfo> {
-        match provider.create(record.id, &record.spec).await {
-            Ok(found) => {
-                reached("the box is made");
-                if record.state == SandboxState::Creating {
-                    record.state = SandboxState::Created;
-                    self.note_made(provider, &record).await?;
-                }
-                tracing::info!(sandbox = %record.id, provider = provider.name(), "sandbox created");
-                Ok(info(&record, Some(&found)))
-            }
-            Err(error) => {
-                // A box that is there and not as asked for is not ours to clean up.
-                if ours && error.kind() != ErrorKind::Conflict {
-                    self.give_up(provider, record, &error).await;
-                }
-                Err(error)
-            }
-        }
-    }
-
-    /// Somebody may have removed the record meanwhile; then the box goes too.
-    async fn note_made(&self, provider: &Arc<dyn Provider>, record: &Record) -> Result<()> {
-        match self.inner.records.note(record).await {
-            Err(error) if error.kind() == ErrorKind::NotFound => {
-                provider.remove(record.id, Volumes::Keep).await?;
-                Err(Error::not_found(format!("sandbox {} was removed while it was made", record.id)))
-            }
-            other => other,
-        }
-    }
-
-    /// A box that could not be made leaves nothing behind, or a record that says why.
-    async fn give_up(&self, provider: &Arc<dyn Provider>, mut record: Record, error: &Error) {
-        let id = record.id;
-        let cleaned = match provider.remove(id, Volumes::Keep).await {
-            Ok(()) => self.inner.records.remove(id).await,
-            Err(error) => Err(error),
-        };
-        if let Err(cleaning) = cleaned {
-            tracing::error!(sandbox = %id, error = %cleaning.chain(), "cleaning up a half-made sandbox");
-            record.state = SandboxState::Failed;
-            record.reason = Some(EndReason::Failed(error.kind().to_string()));
-            if let Err(error) = self.inner.records.update(&record).await {
-                tracing::error!(sandbox = %id, error = %error.chain(), "recording a failed sandbox");
-            }
-        }
     }
 
     pub async fn get(&self, id: SandboxId) -> Result<SandboxInfo> {

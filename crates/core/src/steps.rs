@@ -13,6 +13,11 @@ pub fn reached(step: &'static str) {
     use std::sync::atomic::{AtomicUsize, Ordering};
     static COUNT: AtomicUsize = AtomicUsize::new(0);
     let number = COUNT.fetch_add(1, Ordering::SeqCst) + 1;
+    if std::env::var_os("SEAWALL_TEST_TIMES").is_some() {
+        static BEGUN: std::sync::OnceLock<std::time::Instant> = std::sync::OnceLock::new();
+        let since = BEGUN.get_or_init(std::time::Instant::now).elapsed().as_micros();
+        std::fs::write("/dev/stderr", format!("{since:>10} {step}\n")).unwrap_or_default();
+    }
     let wanted = std::env::var("SEAWALL_TEST_HOLD").ok().and_then(|text| text.parse::<usize>().ok());
     if wanted != Some(number) {
         return;

@@ -1,6 +1,6 @@
 //! The duty of a process 1: start, reap, forward signals, end in order.
 
-use crate::{config::Config, server, state::Guest};
+use crate::{config::Config, process, server, state::Guest};
 use rustix::{
     fd::OwnedFd,
     fs::{FlockOperation, Mode, OFlags},
@@ -31,6 +31,8 @@ pub struct Given {
     pub counters: [Option<OwnedFd>; 2],
     /// The box's files have a size that cannot grow.
     pub disk_limit: bool,
+    /// Whoever made the box mostly has a command for it at once.
+    pub commands_follow: bool,
 }
 
 /// Serves until asked to end. `ready` is called when hosts can connect.
@@ -58,6 +60,9 @@ pub fn run(config: Config, given: Given, ready: Box<dyn FnOnce() -> io::Result<(
         spawn_local(reap()?);
         spawn_local(forward_signals(guest.clone())?);
         ready()?;
+        if given.commands_follow {
+            process::pool::make_ready(&guest);
+        }
         tokio::select! {
             result = server::serve(guest.clone(), listener) => result,
             () = stop_when_asked(&guest) => Ok(()),

@@ -146,7 +146,7 @@ fn remove_group(folder: &Path) -> io::Result<()> {
             Err(error) if error.kind() == ErrorKind::NotFound => return Ok(()),
             Err(error) if error.kind() == ErrorKind::ResourceBusy && tries < 200 => {
                 tries += 1;
-                std::thread::sleep(std::time::Duration::from_micros(500));
+                std::thread::sleep(std::time::Duration::from_micros(if tries < 20 { 50 } else { 1000 }));
             }
             other => return other.map_err(|error| at(folder, error)),
         }

@@ -1,9 +1,9 @@
 //! The escape suite: what a box must not let out, tried for real, as root of the box and as a user of it.
 //!
-//! This program is the runner and the attacker. Called with `--attempt NAME` it tries that one thing and says
-//! by its exit code what came of it: 0 it worked, 10 it was refused, 11 it cannot be tried here. The runner puts
-//! itself into a box, makes the attempt there, and demands 10. Then comes the control: the same attempt as root
-//! of the host must work, or the attempt would show nothing.
+//! This program is the runner and the attacker. Called with `--attempt NAME` it tries that one thing, and its
+//! exit code says what came of it: 0 it worked, 10 it was refused, 11 it cannot be tried here. The runner
+//! puts itself into a box, makes the attempt there, and demands 10. Then comes the control: the same attempt
+//! as root of the host must work, or the attempt would show nothing.
 //!
 //! Run one with `cargo test -p seawall-jail --test security -- mounts::bind`.
 

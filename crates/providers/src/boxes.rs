@@ -61,11 +61,12 @@ impl Boxes {
 
     /// A folder without an intent, which nobody is just making, never became a box.
     fn clear_unborn(&self, id: SandboxId) -> Result<()> {
-        if self.of(id).join("box.json").exists() {
+        let born = || fs::metadata(self.of(id).join("box.json")).is_ok_and(|found| found.len() > 0);
+        if born() {
             return Ok(());
         }
         match self.try_hold(id)? {
-            Some(_held) if !self.of(id).join("box.json").exists() => self.remove(id),
+            Some(_held) if !born() => self.remove(id),
             _ => Ok(()),
         }
     }
@@ -128,6 +129,7 @@ impl Boxes {
     pub fn intent(&self, id: SandboxId) -> Result<Option<Intent>> {
         let path = self.of(id).join("box.json");
         let bytes = match fs::read(&path) {
+            Ok(bytes) if bytes.is_empty() => return Ok(None),
             Ok(bytes) => bytes,
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
             Err(error) => return Err(io_error(&path, error)),
@@ -138,17 +140,16 @@ impl Boxes {
         })
     }
 
-    /// Durable when it returns.
+    /// Durable when it returns. Straight into its place, which costs one wait for the disk and not two: until it is
+    /// written it is empty, and then there is no box.
     pub fn write_intent(&self, intent: &Intent) -> Result<()> {
         let folder = self.of(intent.id);
         let write = || -> io::Result<()> {
-            let temporary = folder.join("box.json.tmp");
-            let mut file = File::create(&temporary)?;
-            file.write_all(&serde_json::to_vec_pretty(intent)?)?;
+            let mut file = File::create(folder.join("box.json"))?;
+            reached("the intent is empty");
+            file.write_all(&serde_json::to_vec(intent)?)?;
+            reached("the intent is written");
             file.sync_all()?;
-            reached("the intent is written beside its place");
-            fs::rename(&temporary, folder.join("box.json"))?;
-            reached("the intent is in its place");
             File::open(&folder)?.sync_all()?;
             File::open(&self.path)?.sync_all()
         };
@@ -165,15 +166,28 @@ impl Boxes {
 
     /// In one step, so that a crash leaves a box or none; what is left of it goes when opening.
     pub fn remove(&self, id: SandboxId) -> Result<()> {
-        let (folder, aside) = (self.of(id), self.path.join(format!("{GONE}{id}")));
+        match self.put_aside(id)? {
+            Some(aside) => remove_tree(&aside).map_err(|e| io_error(&aside, e)),
+            None => Ok(()),
+        }
+    }
+
+    /// As [`Boxes::remove`], but what is left of it is the caller's to remove.
+    pub fn put_aside(&self, id: SandboxId) -> Result<Option<PathBuf>> {
+        let (folder, aside) = (self.of(id), self.aside(id, "box"));
         match fs::rename(&folder, &aside) {
-            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
             // An earlier removal was cut short there, or there is no space for a new name.
             Err(_) => remove_tree(&folder).map_err(|e| io_error(&folder, e))?,
             Ok(()) => {}
         }
         reached("the folder is aside");
-        remove_tree(&aside).map_err(|e| io_error(&aside, e))
+        Ok(Some(aside))
+    }
+
+    /// Where something of a box is put that is to be removed.
+    pub fn aside(&self, id: SandboxId, what: &str) -> PathBuf {
+        self.path.join(format!("{GONE}{what}-{id}"))
     }
 }
 

@@ -8,6 +8,7 @@ mod folder;
 mod launch;
 mod limits;
 mod provider;
+mod spares;
 
 pub use limits::{Defaults, Mounts, table as limits_table};
 pub use provider::{NativeProvider, NativeSettings};

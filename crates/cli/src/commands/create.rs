@@ -48,9 +48,11 @@ pub async fn create(app: &App, args: &CreateArgs) -> Result<i32> {
 
 /// What cannot be started is not left behind.
 async fn made_and_started(app: &App, new: NewSandbox) -> Result<SandboxInfo> {
-    let id = app.sandboxes.create(new).await?.id;
-    match app.sandboxes.start(id).await {
+    let id = new.id.unwrap_or_else(SandboxId::generate);
+    match app.sandboxes.launch(NewSandbox { id: Some(id), ..new }).await {
         Ok(info) => Ok(info),
+        // Nothing was made.
+        Err(error) if app.sandboxes.get(id).await.is_err() => Err(error.into()),
         Err(error) => {
             if let Err(left) = app.sandboxes.remove(id, Volumes::Delete).await {
                 tracing::warn!("sandbox {id} is left behind: {}", left.chain());

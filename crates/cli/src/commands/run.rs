@@ -58,8 +58,7 @@ async fn one_off(
     signals: &mut Signals,
 ) -> Result<i32> {
     let making = async {
-        app.sandboxes.create(new).await?;
-        app.sandboxes.start(id).await?;
+        app.sandboxes.launch(new).await?;
         anyhow::Ok(())
     };
     if let Some(signal) = finished(making, signals).await? {

@@ -45,9 +45,10 @@ const HANDLED: [c_int; 8] = [
 /// For the child until it executes its program.
 const STACK: usize = 16 << 10;
 
-/// Forks a keeper for `order`. It answers on the other end of `ctl`, and holds `lock` while it lives.
-pub fn fork(order: &Order<'_>, ctl: BorrowedFd<'_>, lock: Option<BorrowedFd<'_>>) -> io::Result<u32> {
-    let mut table = vec![ptr::null(); order.pointers];
+/// Forks a keeper for `order`, or one that waits for its first. It answers on the other end of `ctl`, and holds
+/// `lock` while it lives.
+pub fn fork(order: Option<&Order<'_>>, ctl: BorrowedFd<'_>, lock: Option<BorrowedFd<'_>>) -> io::Result<u32> {
+    let mut table = vec![ptr::null(); order.map_or(0, |order| order.pointers)];
     let mut stack = vec![0u8; STACK];
     let space = Space::get()?;
     // SAFETY: an all-zero sigset_t is valid memory for sigfillset to fill.
@@ -61,8 +62,10 @@ pub fn fork(order: &Order<'_>, ctl: BorrowedFd<'_>, lock: Option<BorrowedFd<'_>>
     // returns.
     let pid = unsafe { libc::fork() };
     if pid == 0 {
-        settle(order.fds.map(|fd| fd.as_raw_fd()), ctl.as_raw_fd(), lock.map_or(-1, |fd| fd.as_raw_fd()));
-        Keeper { stack: &mut stack, signals: child_signals(), main: 0 }.run(order.bytes, &mut table, space);
+        let fds = order.map_or([-1; 4], |order| order.fds.map(|fd| fd.as_raw_fd()));
+        settle(fds, ctl.as_raw_fd(), lock.map_or(-1, |fd| fd.as_raw_fd()));
+        let keeper = Keeper { stack: &mut stack, signals: child_signals(), main: 0 };
+        keeper.run(order.map(|order| order.bytes), &mut table, space);
     }
     let error = io::Error::last_os_error();
     // SAFETY: restores the mask that was saved above.
@@ -86,8 +89,10 @@ struct Child<'a> {
 
 impl Keeper<'_> {
     /// The life of a keeper: one command after the other.
-    fn run(mut self, bytes: &[u8], table: &mut [*const c_char], space: Space) -> ! {
-        self.keep(Plan::parse(bytes, table));
+    fn run(mut self, bytes: Option<&[u8]>, table: &mut [*const c_char], space: Space) -> ! {
+        if let Some(bytes) = bytes {
+            self.keep(Plan::parse(bytes, table));
+        }
         loop {
             // SAFETY: this is a keeper, and what the last round borrowed is done with.
             let (table, buffer) = unsafe { space.parts() };
@@ -338,7 +343,11 @@ fn child_signals() -> RawFd {
         let mut mask: libc::sigset_t = std::mem::zeroed();
         libc::sigemptyset(&mut mask);
         libc::sigaddset(&mut mask, libc::SIGCHLD);
-        libc::signalfd(-1, &mask, libc::SFD_CLOEXEC | libc::SFD_NONBLOCK)
+        let fd = libc::signalfd(-1, &mask, libc::SFD_CLOEXEC | libc::SFD_NONBLOCK);
+        // The low numbers are the commands'.
+        let high = libc::fcntl(fd, libc::F_DUPFD_CLOEXEC, FIRST_OTHER);
+        libc::close(fd);
+        high
     }
 }
 

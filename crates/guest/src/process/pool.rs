@@ -56,10 +56,10 @@ impl Kept {
         {
             return Ok(kept);
         }
-        Kept::fork(guest, order)
+        Kept::fork(guest, Some(order))
     }
 
-    fn fork(guest: &Rc<Guest>, order: &Order<'_>) -> Outcome<Kept> {
+    fn fork(guest: &Rc<Guest>, order: Option<&Order<'_>>) -> Outcome<Kept> {
         let (ours, theirs) = rustix::net::socketpair(
             AddressFamily::UNIX,
             SocketType::SEQPACKET,
@@ -92,6 +92,13 @@ impl Kept {
         if !guest.processes.dismissing.replace(true) {
             spawn_local(dismiss(guest.clone()));
         }
+    }
+}
+
+/// One that waits for the first command, which mostly comes at once. Without it that one forks its own.
+pub fn make_ready(guest: &Rc<Guest>) {
+    if let Ok(kept) = Kept::fork(guest, None) {
+        kept.wait_for_more();
     }
 }
 

@@ -6,7 +6,7 @@ use super::{
     processes,
 };
 
-pub const GROUPS: [(&str, &[Attempt]); 7] = [
+pub static GROUPS: [(&str, &[Attempt]); 7] = [
     ("files", files::ATTEMPTS),
     ("processes", processes::ATTEMPTS),
     ("network", network::ATTEMPTS),
@@ -18,7 +18,7 @@ pub const GROUPS: [(&str, &[Attempt]); 7] = [
 
 /// What the runner asks for beside the attempts: bombs, and helpers of cases.
 type Helper = (&'static str, fn(&Facts) -> Outcome);
-const HELPERS: [&[Helper]; 3] = [powers::HELPERS, blasts::BOMBS, hoards::BOMBS];
+static HELPERS: [&[Helper]; 3] = [powers::HELPERS, blasts::BOMBS, hoards::BOMBS];
 
 /// `NAME [KEY=VALUE]…`. The exit code of this process.
 pub fn perform(args: &[String]) -> i32 {
@@ -42,5 +42,7 @@ fn find(name: &str) -> Option<fn(&Facts) -> Outcome> {
     let attempts = GROUPS.iter().flat_map(|(_, attempts)| attempts.iter());
     let mut all = attempts.map(|attempt| (attempt.name, attempt.run));
     let mut helpers = HELPERS.iter().flat_map(|helpers| helpers.iter().copied());
-    all.find(|(known, _)| *known == name).or_else(|| helpers.find(|(known, _)| *known == name)).map(|found| found.1)
+    all.find(|(known, _)| *known == name)
+        .or_else(|| helpers.find(|(known, _)| *known == name))
+        .map(|found| found.1)
 }

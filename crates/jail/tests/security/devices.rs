@@ -2,7 +2,8 @@
 
 use super::probe::{
     Arg::{B, N, S},
-    Attempt, Facts, Outcome, best, call, host, judged, no_control, open_real, refused, scratch, text, untried,
+    Attempt, Facts, Outcome, best, call, host, judged, no_control, open_real, refused, scratch, text,
+    untried,
 };
 use libc::{ENOENT, EPERM};
 use std::{
@@ -83,7 +84,10 @@ fn loops(facts: &Facts) -> Outcome {
 }
 
 fn consoles(facts: &Facts) -> Outcome {
-    open_any(facts, &["/dev/ttyS0", "/dev/tty0", "/dev/tty1", "/dev/input/event0", "/dev/uinput", "/dev/console"])
+    open_any(
+        facts,
+        &["/dev/ttyS0", "/dev/tty0", "/dev/tty1", "/dev/input/event0", "/dev/uinput", "/dev/console"],
+    )
 }
 
 const GET_FLAGS: i64 = 0x8008_6601;

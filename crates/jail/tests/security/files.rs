@@ -2,8 +2,8 @@
 
 use super::probe::{
     Arg::{B, N, S},
-    Attempt, Facts, MARKER, Outcome, best, call, contains, host, judged, no_control, nothing, open_real, pids,
-    refused, secret_in, text, untried, won,
+    Attempt, Facts, MARKER, Outcome, best, call, contains, host, judged, no_control, nothing, open_real,
+    pids, refused, secret_in, text, untried, won,
 };
 use libc::{EACCES, ENOENT, EPERM, EROFS};
 use std::{

@@ -2,8 +2,8 @@
 
 use super::probe::{
     Arg::{B, N, S, W},
-    Attempt, Facts, Outcome, apart, best, call, host, judged, no_control, nothing, open_real, refused, untried,
-    won,
+    Attempt, Facts, Outcome, apart, best, call, host, judged, no_control, nothing, open_real, refused,
+    untried, won,
 };
 use libc::{CLONE_NEWUTS, EACCES, ENOENT, EPERM, EROFS};
 use std::{

@@ -50,10 +50,14 @@ pub struct Yard {
 
 impl Yard {
     pub fn new() -> Result<Yard> {
+        Yard::with(NativeSettings::default())
+    }
+
+    pub fn with(settings: NativeSettings) -> Result<Yard> {
         let data = Folder(tempfile::tempdir()?.keep());
         // The folder's own mode must not be what keeps others out.
         fs::set_permissions(&data.0, fs::Permissions::from_mode(0o755))?;
-        let provider = NativeProvider::open(&data.0, NativeSettings::default())?;
+        let provider = NativeProvider::open(&data.0, settings)?;
         Ok(Yard { provider: Arc::new(provider), data: Arc::new(data) })
     }
 
@@ -69,7 +73,8 @@ impl Yard {
         let pid = info.pid.context("a running box has a process")?;
         let connector = ByProvider { provider: self.provider.clone(), id };
         let guest = Guest::new(id, Role::Client, Arc::new(connector));
-        let cell = Cell { id, guest, pid, work: PathBuf::from(info.volume), yard: self.clone() };
+        let space = space_of(pid).context("a running box has a pid namespace")?;
+        let cell = Cell { id, guest, pid, space, work: PathBuf::from(info.volume), yard: self.clone() };
         cell.put(PROBE, 0o755, program()?).await.context("bringing the attacker in")?;
         Ok(cell)
     }
@@ -115,6 +120,8 @@ pub struct Cell {
     pub guest: Guest,
     /// Its process 1, as the host counts.
     pub pid: u32,
+    /// Its pid namespace: what shares it is in the box.
+    space: PathBuf,
     /// Its volume, as the host sees it.
     pub work: PathBuf,
     pub yard: Yard,
@@ -175,6 +182,11 @@ impl Cell {
         StartProcess { user, timeout_ms, ..StartProcess::new(args) }
     }
 
+    /// Something that takes as long as it is let.
+    pub fn bomb(&self, name: &str, facts: &Facts) -> StartProcess {
+        StartProcess { timeout_ms: None, ..self.attempt(name, "user", facts) }
+    }
+
     /// Makes an attempt, to its end.
     pub async fn try_to(&self, name: &str, user: &str, facts: &Facts) -> Result<Said> {
         let process = self.guest.start(self.attempt(name, user, facts)).await?;
@@ -183,8 +195,7 @@ impl Cell {
 
     /// The output of a script that must succeed.
     pub async fn sh(&self, user: &str, script: &str) -> Result<String> {
-        let start =
-            StartProcess { user: Some(user.to_owned()), ..StartProcess::new(["sh", "-c", script]) };
+        let start = StartProcess { user: Some(user.to_owned()), ..StartProcess::new(["sh", "-c", script]) };
         let said = Said::all(self.guest.start(start).await?).await?;
         ensure!(said.status.success(), "`{script}`: {said:?}");
         Ok(said.text)
@@ -219,28 +230,24 @@ impl Cell {
         Ok((process, seen))
     }
 
-    /// The processes of the box, as the host counts: those that share the pid namespace of its process 1.
+    /// The processes of the box, as the host counts, also when its process 1 is gone.
     pub fn processes(&self) -> Vec<u32> {
-        match space_of(self.pid) {
-            Some(space) => pids().into_iter().filter(|pid| space_of(*pid).as_ref() == Some(&space)).collect(),
-            None => Vec::new(),
-        }
+        pids().into_iter().filter(|pid| space_of(*pid).as_ref() == Some(&self.space)).collect()
     }
 
     /// Removes the box, in time and with everything that was in it.
-    pub async fn remove_in_time(&self) -> Result<()> {
-        let space = space_of(self.pid);
-        let began = Instant::now();
-        timeout(REMOVAL, self.yard.provider.remove(self.id, Volumes::Delete))
+    pub async fn remove_within(&self, patience: Duration) -> Result<()> {
+        timeout(patience, self.yard.provider.remove(self.id, Volumes::Delete))
             .await
-            .map_err(|_| anyhow!("the box was not removed within {REMOVAL:?}"))??;
-        let took = began.elapsed();
-        ensure!(took < REMOVAL, "the removal took {took:?}");
-        let left = pids().into_iter().filter(|pid| space.is_some() && space_of(*pid) == space);
-        let left: Vec<u32> = left.collect();
+            .map_err(|_| anyhow!("the box was not removed within {patience:?}"))??;
+        let left = self.processes();
         ensure!(left.is_empty(), "processes of the box are left: {left:?}");
         ensure!(!self.work.exists(), "its volume is left");
         Ok(())
+    }
+
+    pub async fn remove_in_time(&self) -> Result<()> {
+        self.remove_within(REMOVAL).await
     }
 }
 
@@ -279,17 +286,16 @@ pub async fn eventually(mut check: impl FnMut() -> bool) -> bool {
     true
 }
 
-/// `DATA ID`: removes a box in a process that may die of it. Most hosts allow a program 1024 open files.
+/// `DATA ID FILES`: removes a box in a process that may die of it, and may open so many files at once.
 pub fn remove_in_this_process(args: &[String]) -> i32 {
-    let files = libc::rlimit { rlim_cur: 1024, rlim_max: 1024 };
-    // SAFETY: the structure lives on this stack.
-    unsafe { libc::setrlimit(libc::RLIMIT_NOFILE, &raw const files) };
     let done = match args {
-        [data, id] => id.parse::<SandboxId>().map_err(anyhow::Error::from).and_then(|id| {
-            let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build()?;
+        [data, id, files] => id.parse::<SandboxId>().map_err(anyhow::Error::from).and_then(|id| {
+            limit_files(files.parse()?);
+            let runtime =
+                tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build()?;
             runtime.block_on(remove(Path::new(data), id))
         }),
-        _ => Err(anyhow!("a folder and an id")),
+        _ => Err(anyhow!("a folder, an id and a number")),
     };
     match done {
         Ok(()) => 0,
@@ -303,4 +309,15 @@ pub fn remove_in_this_process(args: &[String]) -> i32 {
 async fn remove(data: &Path, id: SandboxId) -> Result<()> {
     let provider = NativeProvider::open(data, NativeSettings::default())?;
     Ok(provider.remove(id, Volumes::Delete).await?)
+}
+
+/// As far as this host allows it.
+fn limit_files(wanted: u64) {
+    let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+    // SAFETY: the structure lives on this stack, in both calls.
+    unsafe {
+        libc::getrlimit(libc::RLIMIT_NOFILE, &raw mut limit);
+        limit.rlim_cur = wanted.min(limit.rlim_max);
+        libc::setrlimit(libc::RLIMIT_NOFILE, &raw const limit);
+    }
 }

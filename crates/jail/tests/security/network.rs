@@ -155,7 +155,8 @@ fn sockets_of_all(_: &Facts) -> Outcome {
 /// Many a hole was in a family that hardly anybody uses.
 fn other_families(_: &Facts) -> Outcome {
     let usual = [libc::AF_UNIX, libc::AF_INET, libc::AF_INET6, libc::AF_NETLINK];
-    let others = (1..46).filter(|family| !usual.contains(family));
+    // One that every kernel has comes first: on the host the others might load modules.
+    let others = [libc::AF_PACKET].into_iter().chain(1..46).filter(|family| !usual.contains(family));
     let kinds = [libc::SOCK_STREAM, libc::SOCK_DGRAM, libc::SOCK_RAW, SEQPACKET];
     best(others.flat_map(|family| kinds.map(|kind| open(family, kind, 0))))
 }
@@ -218,7 +219,7 @@ fn take_names(mut messages: &[u8], names: &mut Vec<String>) -> bool {
             return true;
         }
         let mut attributes = messages.get(HEADER + LINK_INFO..length).unwrap_or_default();
-        while half_word(attributes, 0) >= 4 {
+        while attributes.len() >= 4 && half_word(attributes, 0) >= 4 {
             let size = half_word(attributes, 0).min(attributes.len());
             if half_word(attributes, 2) == NAME {
                 let name = String::from_utf8_lossy(&attributes[4..size]);

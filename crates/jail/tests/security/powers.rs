@@ -2,8 +2,8 @@
 
 use super::probe::{
     Arg::{B, N, S, W},
-    Attempt, Ended, Facts, Outcome, best, call, fork, host, judged, no_control, nothing, refused, scratch, text,
-    untried, wait, won,
+    Attempt, Ended, Facts, Outcome, best, call, fork, host, judged, no_control, nothing, refused, scratch,
+    text, untried, wait, won,
 };
 use libc::{EINVAL, ENOSYS, EPERM};
 use std::{fs, io};
@@ -163,9 +163,7 @@ fn with_file(work: impl FnOnce(&std::ffi::CStr) -> Outcome) -> Outcome {
 
 fn file_of_a_foreign_user(_: &Facts) -> Outcome {
     let here = N(libc::AT_FDCWD.into());
-    with_file(|file| {
-        judged(call(libc::SYS_fchownat, [here, S(file), N(FOREIGN), N(FOREIGN), N(0)]), "chown")
-    })
+    with_file(|file| judged(call(libc::SYS_fchownat, [here, S(file), N(FOREIGN), N(FOREIGN), N(0)]), "chown"))
 }
 
 fn capability_of_a_file(_: &Facts) -> Outcome {
@@ -236,7 +234,14 @@ fn calls_of_32_bits(_: &Facts) -> Outcome {
         let mut answer = 20_i32;
         // SAFETY: a call without arguments; it changes the registers that are named.
         unsafe {
-            std::arch::asm!("int 0x80", inout("eax") answer, out("r8") _, out("r9") _, out("r10") _, out("r11") _);
+            std::arch::asm!(
+                "int 0x80",
+                inout("eax") answer,
+                out("r8") _,
+                out("r9") _,
+                out("r10") _,
+                out("r11") _,
+            );
         }
         i32::from(answer <= 0)
     });
@@ -288,7 +293,7 @@ fn turn(child: libc::pid_t) -> io::Result<i64> {
         call(libc::SYS_ptrace, [N(libc::PTRACE_SYSCALL.into()), N(child.into()), N(0), N(0)])?;
         wait(child)
     };
-    let mut registers = [0; 27];
+    let mut registers = [0u64; 27];
     wait(child)?;
     while registers[NUMBER] != libc::SYS_getppid as u64 {
         if !matches!(on()?, Ended::Stopped(_)) {

@@ -100,9 +100,11 @@ fn write_process_1(facts: &Facts) -> Outcome {
 
 fn descriptor_of_process_1(facts: &Facts) -> Outcome {
     match call(libc::SYS_pidfd_open, [N(facts.number("target")), N(0)]) {
-        Ok(handle) => best((0..8).map(|number| {
-            judged(call(libc::SYS_pidfd_getfd, [N(handle), N(number), N(0)]), "pidfd_getfd")
-        })),
+        Ok(handle) => {
+            best((0..8).map(|number| {
+                judged(call(libc::SYS_pidfd_getfd, [N(handle), N(number), N(0)]), "pidfd_getfd")
+            }))
+        }
         Err(error) => refused(&error, "pidfd_open"),
     }
 }

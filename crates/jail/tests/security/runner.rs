@@ -28,11 +28,13 @@ const USERS: [&str; 2] = ["root", "user"];
 
 pub type Work = Pin<Box<dyn Future<Output = Result<()>> + Send>>;
 
+pub type Run = Box<dyn FnOnce(Yard, Facts) -> Work + Send>;
+
 pub struct Case {
     pub name: String,
     /// Nothing else runs meanwhile: it takes so much that others would feel it, or measures the host.
     pub alone: bool,
-    pub run: Box<dyn FnOnce(Yard, Facts) -> Work + Send>,
+    pub run: Run,
 }
 
 /// Names functions as cases: `cases!("bombs", alone; a_case; another;)`.
@@ -55,8 +57,7 @@ pub fn attempts() -> Vec<Case> {
     let case = |group: &str, attempt: &'static Attempt| {
         let name = format!("{group}::{}", attempt.name);
         let shown = name.clone();
-        let run: Box<dyn FnOnce(Yard, Facts) -> Work + Send> =
-            Box::new(move |yard, facts| Box::pin(show(shown, attempt, yard, facts)));
+        let run: Run = Box::new(move |yard, facts| Box::pin(show(shown, attempt, yard, facts)));
         Case { name, alone: false, run }
     };
     GROUPS.iter().flat_map(|(group, attempts)| attempts.iter().map(move |each| case(group, each))).collect()
@@ -64,7 +65,8 @@ pub fn attempts() -> Vec<Case> {
 
 /// Why nothing can be shown here.
 fn missing() -> Option<&'static str> {
-    (!rustix::process::geteuid().is_root()).then_some("capability: root (for the controls, and boxes with users)")
+    (!rustix::process::geteuid().is_root())
+        .then_some("capability: root (for the controls, and boxes with users)")
 }
 
 pub fn trial(case: Case) -> Trial {
@@ -84,7 +86,7 @@ pub fn trial(case: Case) -> Trial {
 
 static CROWD: RwLock<()> = RwLock::new(());
 
-fn perform(alone: bool, run: Box<dyn FnOnce(Yard, Facts) -> Work + Send>) -> Result<()> {
+fn perform(alone: bool, run: Run) -> Result<()> {
     let world = world::get()?;
     let _beside_others = (!alone).then(|| CROWD.read().unwrap_or_else(PoisonError::into_inner));
     let _alone = alone.then(|| CROWD.write().unwrap_or_else(PoisonError::into_inner));
@@ -94,7 +96,7 @@ fn perform(alone: bool, run: Box<dyn FnOnce(Yard, Facts) -> Work + Send>) -> Res
     result
 }
 
-async fn in_a_yard(run: Box<dyn FnOnce(Yard, Facts) -> Work + Send>, facts: Facts) -> Result<()> {
+async fn in_a_yard(run: Run, facts: Facts) -> Result<()> {
     let yard = Yard::new()?;
     fs::write(yard.path().join("canary"), facts.get("secret"))?;
     let facts = facts.with("data", yard.path().display()).with("guest", guest_program(yard.path())?);
@@ -143,7 +145,7 @@ fn judge(attempt: &Attempt, user: &str, outcome: Outcome) -> Result<()> {
         Outcome::Refused(errno, text) => {
             ensure!(
                 expected.contains(&errno),
-                "as {user} it was refused otherwise than expected: {text} ({errno} is not in {expected:?}; {why})"
+                "as {user} refused, and not as expected: {text}; {errno} is not in {expected:?} ({why})"
             );
             Ok(())
         }
@@ -163,13 +165,14 @@ async fn control(name: &str, attempt: &'static Attempt, cell: &Cell, facts: Fact
     fs::create_dir_all(&place)?;
     let outcome = spawn_blocking(move || on_host(attempt.name, &facts, &place)).await??;
     match outcome {
-        Outcome::Won(_) => Ok(()),
-        Outcome::Untried(why) => Ok(tally::without_control(name, &why)),
+        Outcome::Won(_) => {}
+        Outcome::Untried(why) => tally::without_control(name, &why),
         Outcome::Refused(errno, text) if LACKING.contains(&errno) => {
-            Ok(tally::without_control(name, &format!("this host has no such thing: {text}")))
+            tally::without_control(name, &format!("this host has no such thing: {text}"));
         }
         Outcome::Refused(_, text) => bail!("the control: root of the host was refused as well: {text}"),
     }
+    Ok(())
 }
 
 /// What a kernel answers that was built without something.

@@ -61,7 +61,7 @@ pub struct World {
     shm: i64,
     _places: Vec<TempDir>,
     _victim: Victim,
-    _sockets: (TcpListener, Option<TcpListener>, UnixListener, UnixListener),
+    _sockets: Sockets,
 }
 
 static WORLD: Mutex<Option<Arc<World>>> = Mutex::new(None);
@@ -73,10 +73,10 @@ fn slot() -> MutexGuard<'static, Option<Arc<World>>> {
 /// The one world. Not from within a runtime: it has its own.
 pub fn get() -> Result<Arc<World>> {
     let mut slot = slot();
-    match &*slot {
-        Some(world) => Ok(world.clone()),
-        None => Ok(slot.insert(Arc::new(World::new()?)).clone()),
+    if let Some(world) = &*slot {
+        return Ok(world.clone());
     }
+    Ok(slot.insert(Arc::new(World::new()?)).clone())
 }
 
 /// Takes everything away again.
@@ -102,8 +102,7 @@ impl World {
         let (sockets, facts) = listen(&neighbour, facts)?;
         let (shm, facts) = share(facts)?;
         let facts = describe(&neighbour, &cell, facts);
-        let (_places, _victim, _sockets) = (places, victim, sockets);
-        Ok(World { facts, runtime, neighbour, shm, _places, _victim, _sockets })
+        Ok(World { facts, runtime, neighbour, shm, _places: places, _victim: victim, _sockets: sockets })
     }
 }
 
@@ -156,7 +155,8 @@ fn listen(yard: &Yard, facts: Facts) -> Result<(Sockets, Facts)> {
 
 /// A piece of memory and a message queue that all of the host may use.
 fn share(facts: Facts) -> Result<(i64, Facts)> {
-    let (key, queue) = (0x5ea_0000 + i64::from(std::process::id()), format!("seawall-{}", std::process::id()));
+    let (key, queue) =
+        (0x5ea_0000 + i64::from(std::process::id()), format!("seawall-{}", std::process::id()));
     let flags = i64::from(libc::IPC_CREAT | libc::IPC_EXCL | 0o666);
     let shm = call(libc::SYS_shmget, [N(key), N(4096), N(flags)]).context("shmget")?;
     let flags = i64::from(libc::O_CREAT | libc::O_RDWR);

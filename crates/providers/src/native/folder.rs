@@ -10,6 +10,7 @@
 //! <data>/native/etc                    what boxes may have of the host's /etc
 //! ```
 
+use super::spares::Spares;
 use crate::boxes::{Boxes, Intent, io_error, make_private, no_box, remove_tree};
 use seawall_api::{
     SandboxId,
@@ -26,6 +27,7 @@ use std::{
     io,
     os::unix::fs::{DirBuilderExt, PermissionsExt, chown},
     path::{Path, PathBuf},
+    sync::Arc,
 };
 
 /// The plain user of a box, as files on disk have it: ids of boxes are mapped by their mounts.
@@ -41,6 +43,7 @@ pub struct Folders {
     etc: PathBuf,
     /// Whether boxes have other users than root.
     users: bool,
+    pub spares: Arc<Spares>,
 }
 
 impl Folders {
@@ -49,7 +52,9 @@ impl Folders {
         let volumes = base.join("volumes");
         make_private(&volumes).map_err(|e| io_error(&volumes, e))?;
         let users = rustix::process::geteuid().is_root();
-        Ok(Folders { boxes: Boxes::open(base.join("boxes"))?, volumes, etc: base.join("etc"), users })
+        let spare = base.join("spare");
+        let spares = Arc::new(Spares::open(spare.clone()).map_err(|e| io_error(&spare, e))?);
+        Ok(Folders { boxes: Boxes::open(base.join("boxes"))?, volumes, etc: base.join("etc"), users, spares })
     }
 
     /// Copies what boxes may have of the host's `/etc`, unless that was done since it changed.
@@ -106,30 +111,23 @@ impl Folders {
         let (own, volume) = (self.own(id), self.volume(id));
         self.check_volume(id, disk_mb.is_some())?;
         if let Some(mb) = disk_mb {
-            make_dir(&own, 0o700, None)?;
-            make_dir(&volume, 0o700, None)?;
             let image = self.image(id);
-            reached("the volume's folder is made");
-            let made = if image.exists() { Ok(()) } else { disk::make(&image, mb) };
-            return made.map_err(|error| io_error(&image, error));
+            let make = || -> io::Result<()> {
+                make_dir(&own, 0o700, None)?;
+                make_dir(&volume, 0o700, None)?;
+                reached("the volume's folder is made");
+                if image.exists() { Ok(()) } else { disk::make(&image, mb) }
+            };
+            return make().map_err(|error| io_error(&image, error));
         }
         // The one that is made last.
         if own.join(LAST).exists() {
             return Ok(());
         }
-        make_dir(&own, 0o700, None)?;
-        for (name, _) in rootfs::OWN {
-            make_dir(&own.join(name), rootfs::own_mode(name), None)?;
+        if !own.exists() && !volume.exists() && self.spares.place(&own, &volume) {
+            return Ok(());
         }
-        let user = self.users.then_some(USER);
-        if self.users {
-            make_dir(&own.join("home/user"), 0o755, user)?;
-        }
-        reached("the box's own folders are made");
-        make_dir(&volume, 0o700, None)?;
-        reached("the volume's folder is made");
-        make_dir(&self.work(id), 0o755, user)?;
-        make_dir(&own.join(LAST), 0o1777, None)
+        make_tree(&own, &volume, self.users).map_err(|error| io_error(&own, error))
     }
 
     /// A volume that was kept is of one kind or the other; the wrong one would hide its files.
@@ -190,27 +188,50 @@ impl Folders {
     pub fn remove(&self, id: SandboxId, volume: bool) -> Result<()> {
         if volume {
             let volume = self.volume(id);
-            remove_tree(&volume).map_err(|e| io_error(&volume, e))?;
+            let aside = self.boxes.aside(id, "volume");
+            match fs::rename(&volume, &aside) {
+                Ok(()) => self.spares.remove(aside),
+                Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+                // An earlier removal was cut short there, or there is no space for a new name.
+                Err(_) => remove_tree(&volume).map_err(|e| io_error(&volume, e))?,
+            }
             reached("the volume is removed");
         }
-        self.boxes.remove(id)
+        if let Some(aside) = self.boxes.put_aside(id)? {
+            self.spares.remove(aside);
+        }
+        Ok(())
     }
 }
 
-fn make_dir(path: &Path, mode: u32, owner: Option<u32>) -> Result<()> {
-    let make = || -> io::Result<()> {
-        match DirBuilder::new().mode(mode).create(path) {
-            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => return Ok(()),
-            other => other?,
-        }
-        // What the creation mask took away.
-        if mode & 0o022 != 0 {
-            fs::set_permissions(path, fs::Permissions::from_mode(mode))?;
-        }
-        match owner {
-            Some(owner) => chown(path, Some(owner), Some(owner)),
-            None => Ok(()),
-        }
-    };
-    make().map_err(|error| io_error(path, error))
+/// The directories of a box and its volume. Existing ones stay as they are.
+pub fn make_tree(own: &Path, volume: &Path, users: bool) -> io::Result<()> {
+    make_dir(own, 0o700, None)?;
+    for (name, _) in rootfs::OWN {
+        make_dir(&own.join(name), rootfs::own_mode(name), None)?;
+    }
+    let user = users.then_some(USER);
+    if users {
+        make_dir(&own.join("home/user"), 0o755, user)?;
+    }
+    reached("the box's own folders are made");
+    make_dir(volume, 0o700, None)?;
+    reached("the volume's folder is made");
+    make_dir(&volume.join("work"), 0o755, user)?;
+    make_dir(&own.join(LAST), 0o1777, None)
+}
+
+fn make_dir(path: &Path, mode: u32, owner: Option<u32>) -> io::Result<()> {
+    match DirBuilder::new().mode(mode).create(path) {
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => return Ok(()),
+        other => other?,
+    }
+    // What the creation mask took away.
+    if mode & 0o022 != 0 {
+        fs::set_permissions(path, fs::Permissions::from_mode(mode))?;
+    }
+    match owner {
+        Some(owner) => chown(path, Some(owner), Some(owner)),
+        None => Ok(()),
+    }
 }

@@ -378,6 +378,7 @@ impl Provider for NativeProvider {
         // A crash may have come between the intent and these.
         folders.make_own(id, info.spec.limits.disk_mb)?;
         self.launch(&info).await?;
+        folders.spares.refill();
         folders.info(id)
     }
 

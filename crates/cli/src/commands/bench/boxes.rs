@@ -101,8 +101,7 @@ async fn lives(app: &App, count: usize, pause: Duration, spec: &SandboxSpec) -> 
 
 async fn first_command(app: &App, spec: &SandboxSpec) -> Result<SandboxId> {
     let new = NewSandbox { spec: spec.clone(), ..NewSandbox::default() };
-    let id = app.sandboxes.create(new).await?.id;
-    app.sandboxes.start(id).await?;
+    let id = app.sandboxes.launch(new).await?.id;
     run(&app.sandboxes.guest(id).await?, ["true"]).await?;
     Ok(id)
 }

@@ -86,9 +86,7 @@ async fn files(app: &App, guest: &Guest, runs: u32, report: &mut Report) -> Resu
 }
 
 pub async fn sandbox(app: &App) -> Result<SandboxId> {
-    let id = app.sandboxes.create(NewSandbox::default()).await?.id;
-    app.sandboxes.start(id).await?;
-    Ok(id)
+    Ok(app.sandboxes.launch(NewSandbox::default()).await?.id)
 }
 
 /// Milliseconds, sorted.

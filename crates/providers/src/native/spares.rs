@@ -1,0 +1,144 @@
+//! Folders made in advance, and folders removed afterwards: both are slow on most file systems, and neither has
+//! to be waited for.
+
+use super::folder::make_tree;
+use crate::boxes::{make_private, remove_tree};
+use seawall_api::SandboxId;
+use std::{
+    fs, io,
+    path::{Path, PathBuf},
+    sync::{
+        Mutex, PoisonError,
+        mpsc::{Receiver, Sender, channel},
+    },
+    thread::JoinHandle,
+    time::Duration,
+};
+
+/// How many wait.
+const READY: usize = 6;
+/// How long the thread rests before it makes one in advance.
+const REST: Duration = Duration::from_millis(4);
+/// How those are called that are whole.
+const WHOLE: &str = "ready-";
+
+/// What the thread is asked to do.
+enum Job {
+    Remove(PathBuf),
+    Refill,
+}
+
+/// A thread that makes and removes folders behind everybody's back. It ends when it has done all it was asked.
+pub struct Spares {
+    folder: PathBuf,
+    ready: Mutex<Vec<PathBuf>>,
+    jobs: Mutex<Option<(Sender<Job>, JoinHandle<()>)>>,
+    /// Whoever makes one box and goes shall not pay for more.
+    asked: Mutex<usize>,
+}
+
+impl std::fmt::Debug for Spares {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Spares").field("folder", &self.folder).finish_non_exhaustive()
+    }
+}
+
+impl Drop for Spares {
+    fn drop(&mut self) {
+        if let Some((jobs, thread)) = self.jobs.lock().unwrap_or_else(PoisonError::into_inner).take() {
+            drop(jobs);
+            // What was removed is gone when the process is.
+            let _ = thread.join();
+        }
+    }
+}
+
+impl Spares {
+    pub fn open(folder: PathBuf) -> io::Result<Spares> {
+        make_private(&folder)?;
+        let mut ready = Vec::new();
+        for entry in fs::read_dir(&folder)?.flatten() {
+            if entry.file_name().to_string_lossy().starts_with(WHOLE) {
+                ready.push(entry.path());
+            }
+        }
+        Ok(Spares { folder, ready: Mutex::new(ready), jobs: Mutex::new(None), asked: Mutex::new(0) })
+    }
+
+    /// Moves a ready pair of a box's own folder and its volume into their places. False where there is none.
+    pub fn place(&self, own: &Path, volume: &Path) -> bool {
+        let spare = lock(&self.ready).pop();
+        let Some(spare) = spare else { return false };
+        // Another process may have been faster.
+        let placed = fs::rename(spare.join("own"), own).and_then(|()| fs::rename(spare.join("volume"), volume));
+        let _ = fs::remove_dir(&spare);
+        placed.is_ok()
+    }
+
+    /// After a box: the next shall find one ready.
+    pub fn refill(self: &std::sync::Arc<Self>) {
+        let mut asked = lock(&self.asked);
+        *asked += 1;
+        if *asked > 1 && lock(&self.ready).len() < READY {
+            self.ask(Job::Refill);
+        }
+    }
+
+    pub fn remove(self: &std::sync::Arc<Self>, path: PathBuf) {
+        self.ask(Job::Remove(path));
+    }
+
+    fn ask(self: &std::sync::Arc<Self>, job: Job) {
+        let mut jobs = lock(&self.jobs);
+        if jobs.is_none() {
+            let (sender, receiver) = channel();
+            // Weak: the thread must not keep alive what waits for it.
+            let spares = std::sync::Arc::downgrade(self);
+            let thread = std::thread::Builder::new().name("seawall-folders".into());
+            match thread.spawn(move || work(&receiver, &spares)) {
+                Ok(thread) => *jobs = Some((sender, thread)),
+                // Then whoever opens the folder next clears it away.
+                Err(error) => return tracing::warn!("no thread for folders: {error}"),
+            }
+        }
+        if let Some((sender, _)) = &*jobs {
+            let _ = sender.send(job);
+        }
+    }
+
+    fn make_one(&self, users: bool) -> io::Result<()> {
+        let name = SandboxId::generate();
+        let (draft, whole) = (self.folder.join(format!("new-{name}")), self.folder.join(format!("{WHOLE}{name}")));
+        make_private(&draft)?;
+        make_tree(&draft.join("own"), &draft.join("volume"), users)?;
+        fs::rename(&draft, &whole)?;
+        lock(&self.ready).push(whole);
+        Ok(())
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn work(jobs: &Receiver<Job>, spares: &std::sync::Weak<Spares>) {
+    let users = rustix::process::geteuid().is_root();
+    // Of this thread alone: others have the processors first. Where it is refused it is merely in the way.
+    let _ = rustix::process::setpriority_process(None, 15);
+    while let Ok(job) = jobs.recv() {
+        if matches!(job, Job::Refill) {
+            // The box that was just made has its first command now.
+            std::thread::sleep(REST);
+        }
+        let done = match job {
+            Job::Remove(path) => remove_tree(&path),
+            Job::Refill => match spares.upgrade() {
+                Some(spares) if lock(&spares.ready).len() < READY => spares.make_one(users),
+                _ => Ok(()),
+            },
+        };
+        if let Err(error) = done {
+            tracing::warn!("a folder that nobody waits for: {error}");
+        }
+    }
+}
