@@ -6,10 +6,7 @@ use seawall_core::{
     Providers, Sandboxes,
     ports::{Provider, SystemClock},
 };
-use seawall_providers::{
-    local::LocalProvider,
-    native::NativeProvider,
-};
+use seawall_providers::{local::LocalProvider, native::NativeProvider};
 use std::sync::Arc;
 
 pub struct App {

@@ -4,12 +4,12 @@
 //! by it, with a warning; one that has none (where the data lives) is an error.
 
 use anyhow::{Context, Result, anyhow, bail};
+use seawall_providers::native::NativeSettings;
 use std::{
     ffi::OsString,
     path::{Path, PathBuf},
     time::Duration,
 };
-use seawall_providers::native::NativeSettings;
 use toml::{Table, Value};
 
 mod native;

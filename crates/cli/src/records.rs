@@ -14,7 +14,10 @@ use std::{
     io::{self, Write},
     os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt},
     path::{Path, PathBuf},
-    sync::Arc,
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    },
     time::{SystemTime, UNIX_EPOCH},
 };
 
@@ -35,7 +38,7 @@ impl FileRecords {
         let path = data.join("records");
         // Specs hold environments, and those hold secrets.
         DirBuilder::new().recursive(true).mode(0o700).create(&path).map_err(failed("make", &path))?;
-        Ok(FileRecords { folder: Arc::new(Folder { path }) })
+        Ok(FileRecords { folder: Arc::new(Folder { path, claims: Arc::default() }) })
     }
 
     /// File IO blocks, so it has threads of its own.
@@ -51,9 +54,15 @@ impl FileRecords {
 
 #[async_trait]
 impl Records for FileRecords {
+    /// On this thread, where nobody else is at it: a command has nothing else to do. Many at once wait for the disk
+    /// together.
     async fn insert(&self, record: &Record) -> Result<()> {
         let record = record.clone();
-        self.blocking(move |folder| folder.insert(&record)).await
+        let alone = self.folder.claims.load(Ordering::Relaxed) <= 1;
+        match if alone { self.folder.try_lock()? } else { None } {
+            Some(_lock) => self.folder.insert(&record),
+            None => self.blocking(move |folder| folder.insert_locked(&record)).await,
+        }
     }
 
     async fn update(&self, record: &Record) -> Result<()> {
@@ -110,28 +119,37 @@ enum Synced {
 #[derive(Debug)]
 struct Folder {
     path: PathBuf,
+    /// How many claims this process holds.
+    claims: Arc<AtomicUsize>,
 }
 
 /// A locked file, gone when the claim is given back.
 struct Claimed {
     path: PathBuf,
     _file: File,
+    held: Arc<AtomicUsize>,
 }
 
 impl Drop for Claimed {
     fn drop(&mut self) {
         // Before the lock goes; whoever waits for it looks whether the file is still there.
         let _ = std::fs::remove_file(&self.path);
+        self.held.fetch_sub(1, Ordering::Relaxed);
     }
 }
 
 impl Folder {
+    fn claimed(&self, path: PathBuf, file: File) -> Claimed {
+        self.claims.fetch_add(1, Ordering::Relaxed);
+        Claimed { path, _file: file, held: self.claims.clone() }
+    }
+
     fn claim(&self, id: SandboxId) -> Result<Claim> {
         loop {
             let (path, file) = self.open_claim(id)?;
             file.lock().map_err(failed("lock", &path))?;
             if is_there(&path, &file) {
-                return Ok(Box::new(Claimed { path, _file: file }));
+                return Ok(Box::new(self.claimed(path, file)));
             }
         }
     }
@@ -140,7 +158,7 @@ impl Folder {
         loop {
             let (path, file) = self.open_claim(id)?;
             match file.try_lock() {
-                Ok(()) if is_there(&path, &file) => return Ok(Some(Claimed { path, _file: file })),
+                Ok(()) if is_there(&path, &file) => return Ok(Some(self.claimed(path, file))),
                 Ok(()) => {}
                 Err(TryLockError::WouldBlock) => return Ok(None),
                 Err(TryLockError::Error(error)) => return Err(failed("lock", &path)(error)),
@@ -184,8 +202,13 @@ impl Folder {
         file.map_err(failed("open", &path))
     }
 
-    fn insert(&self, record: &Record) -> Result<()> {
+    fn insert_locked(&self, record: &Record) -> Result<()> {
         let _lock = self.lock()?;
+        self.insert(record)
+    }
+
+    /// Under the lock.
+    fn insert(&self, record: &Record) -> Result<()> {
         self.clear_empty(record.id)?;
         if self.file(record.id).exists() {
             let message = format!("there is a sandbox {} already", record.id);
@@ -213,7 +236,7 @@ impl Folder {
             let _ = std::fs::remove_file(&path);
             failed("write", &path)(error)
         })?;
-        self.sync()
+        if seawall_providers::keeps_names(&file) { Ok(()) } else { self.sync() }
     }
 
     fn update(&self, record: &Record) -> Result<()> {

@@ -105,7 +105,8 @@ impl Kernel {
     fn now(world: &World) -> Kernel {
         let mounts = std::fs::read_to_string("/proc/self/mountinfo").unwrap();
         let data = world.data.path().display().to_string();
-        let backing = |entry: &Path| std::fs::read_to_string(entry.join("loop/backing_file")).unwrap_or_default();
+        let backing =
+            |entry: &Path| std::fs::read_to_string(entry.join("loop/backing_file")).unwrap_or_default();
         let blocks = std::fs::read_dir("/sys/block").into_iter().flatten().flatten();
         let loops = blocks.map(|entry| backing(&entry.path())).filter(|file| file.contains(&data)).collect();
         Kernel { mounts: mounts.lines().count(), loops, groups: groups() }
@@ -115,7 +116,8 @@ impl Kernel {
 /// Every group of every installation. Tests of other programs may have some, so they are compared by name.
 fn groups() -> BTreeSet<PathBuf> {
     let tops = ["memory/seawall", "cpu/seawall", "pids/seawall", "seawall"];
-    let of = |top: &str| std::fs::read_dir(Path::new("/sys/fs/cgroup").join(top)).into_iter().flatten().flatten();
+    let of =
+        |top: &str| std::fs::read_dir(Path::new("/sys/fs/cgroup").join(top)).into_iter().flatten().flatten();
     tops.iter().flat_map(|top| of(top)).map(|entry| entry.path()).filter(|path| path.is_dir()).collect()
 }
 

@@ -5,5 +5,7 @@ pub mod provider;
 pub mod records;
 
 pub use clock::{Clock, SystemClock};
-pub use provider::{BoxEvent, BoxEvents, BoxInfo, BoxState, Capabilities, LimitKinds, Provider, VolumeInfo, Volumes};
+pub use provider::{
+    BoxEvent, BoxEvents, BoxInfo, BoxState, Capabilities, LimitKinds, Provider, VolumeInfo, Volumes,
+};
 pub use records::{Claim, Record, Records};

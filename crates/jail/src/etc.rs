@@ -74,6 +74,9 @@ const LEFT_OUT: [&str; 3] = ["private", "rsyslog", "entitlement"];
 /// The whole of what is copied, at the most: nobody's `/etc` has more of these.
 const MAX_BYTES: u64 = 64 << 20;
 
+/// What every box calls itself.
+pub const HOSTNAME: &str = "sandbox";
+
 /// Made by us, whatever the host has.
 const MADE: [&str; 6] = ["passwd", "group", "hosts", "hostname", "resolv.conf", "nsswitch.conf"];
 
@@ -82,7 +85,7 @@ pub fn is_made(name: &str) -> bool {
 }
 
 /// The files that we make. Without `users` there is root alone.
-pub fn files(hostname: &str, users: bool, bash: bool) -> Vec<(&'static str, String)> {
+pub fn files(users: bool, bash: bool) -> Vec<(&'static str, String)> {
     let shell = if bash { "/bin/bash" } else { "/bin/sh" };
     let mut passwd = format!("root:x:0:0:root:/root:{shell}\n");
     let mut group = "root:x:0:\n".to_owned();
@@ -95,8 +98,8 @@ pub fn files(hostname: &str, users: bool, bash: bool) -> Vec<(&'static str, Stri
     vec![
         ("passwd", passwd),
         ("group", group),
-        ("hosts", format!("127.0.0.1\tlocalhost {hostname}\n::1\tlocalhost\n")),
-        ("hostname", format!("{hostname}\n")),
+        ("hosts", format!("127.0.0.1\tlocalhost {HOSTNAME}\n::1\tlocalhost\n")),
+        ("hostname", format!("{HOSTNAME}\n")),
         ("resolv.conf", String::new()),
         ("nsswitch.conf", "passwd: files\ngroup: files\nhosts: files dns\n".to_owned()),
     ]
@@ -172,7 +175,7 @@ mod tests {
 
     #[test]
     fn root_alone_or_with_users() {
-        let all = |users| files("h", users, true).into_iter().map(|(_, text)| text).collect::<String>();
+        let all = |users| files(users, true).into_iter().map(|(_, text)| text).collect::<String>();
         assert!(all(true).contains("user:x:1000"));
         assert!(!all(false).contains("1000"));
     }

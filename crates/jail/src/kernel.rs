@@ -2,7 +2,7 @@
 //!
 //! Targets are paths of the new root, without a leading slash.
 
-use crate::user::Ids;
+use crate::user::{self, Ids};
 use rustix::{
     fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd},
     fs::{AtFlags, CWD, Mode, OFlags},
@@ -32,8 +32,20 @@ pub struct Attributes {
     pub no_exec: bool,
     /// Device nodes in it work. Only for those that are meant to.
     pub devices: bool,
-    /// Ids of the files are those of the box.
-    pub mapped: bool,
+    pub mapped: Mapped,
+}
+
+/// Whose the files of a tree are, for the box.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Mapped {
+    /// Nobody's: ids of the host mean nothing in the box.
+    #[default]
+    No,
+    /// Ids on disk are those of the box.
+    Box,
+    /// Those of the tree's owner are the box's user's, and all others nobody's. What belongs to the host's root
+    /// stays nobody's: else root's programs could be made from within.
+    Owner,
 }
 
 pub trait Kernel {
@@ -42,6 +54,9 @@ pub trait Kernel {
     fn write(&mut self, path: &str, content: &str) -> io::Result<()>;
     /// Mounts what is at `source` over `target`.
     fn bind(&mut self, source: Source<'_>, target: &str, attributes: Attributes) -> io::Result<()>;
+    /// As [`Kernel::bind`], at a place that is made where it is missing. The box may have written what is on the
+    /// way, so no link is followed.
+    fn bind_within(&mut self, source: Source<'_>, target: &str, attributes: Attributes) -> io::Result<()>;
     /// Mounts a new file system.
     fn mount(
         &mut self,
@@ -71,21 +86,69 @@ pub struct Linux {
     as_owner: Cell<bool>,
 }
 
+/// The plain user of a box.
+const BOX_USER: u32 = 1000;
+
 const CLONE: OpenTreeFlags = OpenTreeFlags::OPEN_TREE_CLONE.union(OpenTreeFlags::OPEN_TREE_CLOEXEC);
 
 impl Linux {
-    /// Makes the new root: a small file system in memory, attached over `place`. Nothing outside this mount
-    /// namespace sees it.
-    pub fn new(place: BorrowedFd<'_>, ids: Ids, mapping: Option<OwnedFd>) -> io::Result<Linux> {
-        let private = MountPropagationFlags::PRIVATE | MountPropagationFlags::REC;
-        rustix::mount::mount_change(c"/", private)?;
+    /// Makes a new root: a small file system in memory, not attached anywhere yet.
+    pub fn new(ids: Ids) -> io::Result<Linux> {
         let first = ids.first.to_string();
         let options =
             [("mode", "755"), ("uid", &first), ("gid", &first), ("size", "32m"), ("nr_inodes", "16k")];
         let root = new_mount("tmpfs", &options, MountAttrFlags::MOUNT_ATTR_NOSUID)?;
+        Ok(Linux { root, ids, mapping: None, as_owner: Cell::new(false) })
+    }
+
+    /// Attaches the root over `place`. Nothing outside this mount namespace sees it.
+    pub fn attach_root(&mut self, place: BorrowedFd<'_>, mapping: Option<OwnedFd>) -> io::Result<()> {
+        let private = MountPropagationFlags::PRIVATE | MountPropagationFlags::REC;
+        rustix::mount::mount_change(c"/", private)?;
         let over = MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH | MoveMountFlags::MOVE_MOUNT_T_EMPTY_PATH;
-        rustix::mount::move_mount(root.as_fd(), c"", place, c"", over)?;
-        Ok(Linux { root, ids, mapping, as_owner: Cell::new(false) })
+        rustix::mount::move_mount(self.root.as_fd(), c"", place, c"", over)?;
+        self.mapping = mapping;
+        Ok(())
+    }
+
+    /// Files that this process makes are its own again.
+    pub fn done(&self) {
+        self.set_owner(false);
+    }
+
+    /// Opens or makes a directory of the new root, one part after the other, and follows no link.
+    fn directory(&self, path: &str) -> io::Result<OwnedFd> {
+        let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC | OFlags::NOFOLLOW;
+        let mut dir = self.root.try_clone()?;
+        for part in path.split('/') {
+            // Made by the box's root, so that it is no stranger's there.
+            self.set_owner(true);
+            let made = rustix::fs::mkdirat(&dir, part, Mode::from_raw_mode(0o755));
+            self.set_owner(false);
+            match made {
+                Ok(()) | Err(Errno::EXIST) => {}
+                Err(errno) => return Err(errno.into()),
+            }
+            dir = rustix::fs::openat(&dir, part, flags, Mode::empty())?;
+        }
+        Ok(dir)
+    }
+
+    fn prepared(&self, source: Source<'_>, attributes: Attributes) -> io::Result<OwnedFd> {
+        let tree = self.open(source)?;
+        match (attributes.mapped, &self.mapping) {
+            (Mapped::No, _) | (_, None) => set_attributes(&tree, attributes, None)?,
+            (Mapped::Box, mapping) => set_attributes(&tree, attributes, mapping.as_ref())?,
+            (Mapped::Owner, Some(_)) => {
+                let owner = rustix::fs::fstat(&tree)?.st_uid;
+                let mapping = match owner {
+                    0 => None,
+                    owner => Some(user::namespace_of(owner, self.ids.first + BOX_USER)?),
+                };
+                set_attributes(&tree, attributes, mapping.as_ref())?;
+            }
+        }
+        Ok(tree)
     }
 
     /// Whether files that are made belong to root of the box. Without, this process may read what it needs.
@@ -147,10 +210,15 @@ impl Kernel for Linux {
     }
 
     fn bind(&mut self, source: Source<'_>, target: &str, attributes: Attributes) -> io::Result<()> {
-        let tree = self.open(source)?;
-        let mapping = self.mapping.as_ref().filter(|_| attributes.mapped);
-        set_attributes(&tree, attributes, mapping)?;
+        let tree = self.prepared(source, attributes)?;
         self.attach(&tree, target)
+    }
+
+    fn bind_within(&mut self, source: Source<'_>, target: &str, attributes: Attributes) -> io::Result<()> {
+        let tree = self.prepared(source, attributes)?;
+        let place = self.directory(target)?;
+        let over = MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH | MoveMountFlags::MOVE_MOUNT_T_EMPTY_PATH;
+        Ok(rustix::mount::move_mount(tree.as_fd(), c"", place.as_fd(), c"", over)?)
     }
 
     fn mount(

@@ -136,6 +136,7 @@ fn try_launch(
     fds: &[OwnedFd],
     live: &dyn Fn(Inside) -> i32,
 ) -> Step<()> {
+    pool.find_etc(&fds[1]);
     let spaces = pool.take()?;
     // The child inherits it.
     at("joining the network namespace", user::join(&spaces.net, libc::CLONE_NEWNET))?;

@@ -7,7 +7,6 @@ use std::io;
 const SANDBOX: u8 = 1;
 const ENV: u8 = 2;
 const USER: u8 = 3;
-const HOSTNAME: u8 = 4;
 const CGROUP: u8 = 5;
 const MOUNT: u8 = 6;
 const OPEN_FILES: u8 = 7;
@@ -25,7 +24,6 @@ pub struct Order {
     pub env: Vec<(String, String)>,
     /// The user of processes, unless a call names one. None: the box's default.
     pub user: Option<String>,
-    pub hostname: String,
     pub cgroup: CgroupPlace,
     /// Which counters come along: kills for memory, refusals of processes.
     pub counters: [bool; 2],
@@ -78,7 +76,6 @@ impl Order {
             out.extend_from_slice(value);
         };
         field(SANDBOX, self.sandbox.as_bytes());
-        field(HOSTNAME, self.hostname.as_bytes());
         for (key, value) in &self.env {
             field(ENV, format!("{key}={value}").as_bytes());
         }
@@ -113,7 +110,6 @@ impl Order {
             let text = || String::from_utf8(value.to_vec()).map_err(|_| broken("text"));
             match tag {
                 SANDBOX => order.sandbox = text()?,
-                HOSTNAME => order.hostname = text()?,
                 USER => order.user = Some(text()?),
                 DEFAULT_USER => order.user = None,
                 ENV => {
@@ -173,7 +169,6 @@ mod tests {
             sandbox: "x".into(),
             env: vec![("A".into(), "b=c".into()), ("E".into(), String::new())],
             user: Some("root".into()),
-            hostname: "seawall".into(),
             cgroup: CgroupPlace::V1(3),
             mounts: vec![HostFolder { target: "/data".into(), writable: true }],
             open_files: Some(1 << 20),

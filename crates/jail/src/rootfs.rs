@@ -2,7 +2,7 @@
 
 use crate::{
     etc,
-    kernel::{Attributes, Kernel, Source},
+    kernel::{Attributes, Kernel, Mapped, Source},
     order::HostFolder,
 };
 use std::{io, os::fd::RawFd};
@@ -16,7 +16,6 @@ pub struct Parts<'a> {
     pub work: RawFd,
     /// Copies of what boxes may have of the host's `/etc`.
     pub etc: Option<RawFd>,
-    pub hostname: &'a str,
     /// Whether there are other users than root.
     pub users: bool,
     pub folders: &'a [(HostFolder, RawFd)],
@@ -42,7 +41,7 @@ pub fn own_mode(name: &str) -> u32 {
 }
 
 /// Made in the root, with their modes.
-const DIRECTORIES: [(&str, u32); 16] = [
+const DIRECTORIES: [(&str, u32); 22] = [
     ("usr", 0o755),
     ("etc", 0o755),
     ("var", 0o755),
@@ -59,6 +58,12 @@ const DIRECTORIES: [(&str, u32); 16] = [
     ("mnt", 0o755),
     ("media", 0o755),
     ("srv", 0o755),
+    ("etc/.host", 0o755),
+    ("dev/pts", 0o755),
+    ("dev/shm", 0o1777),
+    ("sys/devices", 0o755),
+    ("sys/devices/system", 0o755),
+    (CPU, 0o755),
 ];
 
 /// Beside `/usr` on systems that have not merged them.
@@ -80,28 +85,79 @@ const MASKED_FILES: [&str; 8] = [
 const MASKED_DIRECTORIES: [&str; 5] = ["acpi", "asound", "scsi", "bus", "irq"];
 const READ_ONLY_DIRECTORIES: [&str; 2] = ["sys", "fs"];
 
-const READ_ONLY: Attributes = Attributes { read_only: true, no_exec: false, devices: false, mapped: true };
-const OWN_FILES: Attributes = Attributes { read_only: false, no_exec: false, devices: false, mapped: true };
+const DEVICE_LINKS: [(&str, &str); 5] = [
+    ("fd", "/proc/self/fd"),
+    ("stdin", "/proc/self/fd/0"),
+    ("stdout", "/proc/self/fd/1"),
+    ("stderr", "/proc/self/fd/2"),
+    ("ptmx", "pts/ptmx"),
+];
 
-/// Builds the tree. The caller is alone in a new mount namespace, and in the pid namespace that /proc shall show.
-pub fn assemble(kernel: &mut dyn Kernel, parts: &Parts<'_>) -> Result<(), Failed> {
+/// Of /sys only what programs ask to learn how many processors there are.
+const CPU: &str = "sys/devices/system/cpu";
+
+/// Not mapped: root of a box must not have root's power over files that only the host's root may read.
+const HOSTS: Attributes = Attributes { read_only: true, no_exec: false, devices: false, mapped: Mapped::No };
+const READ_ONLY: Attributes =
+    Attributes { read_only: true, no_exec: false, devices: false, mapped: Mapped::Box };
+const OWN_FILES: Attributes =
+    Attributes { read_only: false, no_exec: false, devices: false, mapped: Mapped::Box };
+
+/// What is in the new root before anything is mounted: directories, links, small files. The same for every box, so
+/// it can be made in advance.
+pub fn furnish(kernel: &mut dyn Kernel, etc: Option<RawFd>, users: bool) -> Result<(), Failed> {
     for (path, mode) in DIRECTORIES {
         step(path, kernel.mkdir(path, mode))?;
     }
-    usr(kernel)?;
+    for name in BESIDE_USR {
+        let path = format!("/{name}");
+        if let Some(target) = kernel.link_of(&path) {
+            // Relative, so that it cannot mean the host's.
+            step(name, kernel.symlink(target.trim_start_matches('/'), name))?;
+        } else if kernel.exists(&path) {
+            step(name, kernel.mkdir(name, 0o755))?;
+        }
+    }
+    furnish_etc(kernel, etc, users)?;
+    for name in DEVICES {
+        let target = format!("dev/{name}");
+        step(&target, kernel.write(&target, ""))?;
+    }
+    for (name, target) in DEVICE_LINKS {
+        step(name, kernel.symlink(target, &format!("dev/{name}")))?;
+    }
+    Ok(())
+}
+
+/// Mounts everything into a furnished root. The caller is alone in a new mount namespace, and in the pid namespace
+/// that /proc shall show.
+pub fn assemble(kernel: &mut dyn Kernel, parts: &Parts<'_>) -> Result<(), Failed> {
+    step("usr", kernel.bind(Source::Host("/usr"), "usr", HOSTS))?;
+    for name in BESIDE_USR {
+        let path = format!("/{name}");
+        if kernel.link_of(&path).is_none() && kernel.exists(&path) {
+            step(name, kernel.bind(Source::Host(&path), name, HOSTS))?;
+        }
+    }
     for (name, target) in OWN {
         if target != "usr/local" || kernel.exists("/usr/local") {
             step(target, kernel.bind(Source::Fd(parts.own, name), target, OWN_FILES))?;
         }
     }
     step("work", kernel.bind(Source::Fd(parts.work, ""), "work", OWN_FILES))?;
-    make_etc(kernel, parts)?;
+    if let Some(template) = parts.etc {
+        step("etc/.host", kernel.bind(Source::Fd(template, ""), "etc/.host", READ_ONLY))?;
+    }
     dev(kernel, parts)?;
-    sys(kernel)?;
+    if kernel.exists("/sys/devices/system/cpu") {
+        let attributes = Attributes { read_only: true, no_exec: true, ..Attributes::default() };
+        step(CPU, kernel.bind(Source::Host("/sys/devices/system/cpu"), CPU, attributes))?;
+    }
+    proc(kernel)?;
+    // Last: their places may be in what the box itself has written.
     for (folder, fd) in parts.folders {
         host_folder(kernel, folder, *fd)?;
     }
-    proc(kernel)?;
     step("the new root", kernel.pivot())
 }
 
@@ -122,29 +178,12 @@ pub fn step<T>(name: &str, result: io::Result<T>) -> Result<T, Failed> {
     result.map_err(|error| Failed { step: name.to_owned(), error })
 }
 
-fn usr(kernel: &mut dyn Kernel) -> Result<(), Failed> {
-    step("usr", kernel.bind(Source::Host("/usr"), "usr", READ_ONLY))?;
-    for name in BESIDE_USR {
-        let path = format!("/{name}");
-        if let Some(target) = kernel.link_of(&path) {
-            // Relative, so that it cannot mean the host's.
-            step(name, kernel.symlink(target.trim_start_matches('/'), name))?;
-        } else if kernel.exists(&path) {
-            step(name, kernel.mkdir(name, 0o755))?;
-            step(name, kernel.bind(Source::Host(&path), name, READ_ONLY))?;
-        }
-    }
-    Ok(())
-}
-
-fn make_etc(kernel: &mut dyn Kernel, parts: &Parts<'_>) -> Result<(), Failed> {
-    for (name, content) in etc::files(parts.hostname, parts.users, kernel.exists("/usr/bin/bash")) {
+fn furnish_etc(kernel: &mut dyn Kernel, etc: Option<RawFd>, users: bool) -> Result<(), Failed> {
+    for (name, content) in etc::files(users, kernel.exists("/usr/bin/bash")) {
         step(name, kernel.write(&format!("etc/{name}"), &content))?;
     }
     step("etc/mtab", kernel.symlink("/proc/mounts", "etc/mtab"))?;
-    let Some(template) = parts.etc else { return Ok(()) };
-    step("etc/.host", kernel.mkdir("etc/.host", 0o755))?;
-    step("etc/.host", kernel.bind(Source::Fd(template, ""), "etc/.host", READ_ONLY))?;
+    let Some(template) = etc else { return Ok(()) };
     for name in step("etc/.host", kernel.names(Source::Fd(template, "")))? {
         if !etc::is_made(&name) {
             step(&name, kernel.symlink(&format!(".host/{name}"), &format!("etc/{name}")))?;
@@ -154,21 +193,6 @@ fn make_etc(kernel: &mut dyn Kernel, parts: &Parts<'_>) -> Result<(), Failed> {
 }
 
 fn dev(kernel: &mut dyn Kernel, parts: &Parts<'_>) -> Result<(), Failed> {
-    for name in DEVICES {
-        let target = format!("dev/{name}");
-        step(&target, kernel.write(&target, ""))?;
-    }
-    for (name, target) in [
-        ("fd", "/proc/self/fd"),
-        ("stdin", "/proc/self/fd/0"),
-        ("stdout", "/proc/self/fd/1"),
-        ("stderr", "/proc/self/fd/2"),
-        ("ptmx", "pts/ptmx"),
-    ] {
-        step(name, kernel.symlink(target, &format!("dev/{name}")))?;
-    }
-    step("dev/pts", kernel.mkdir("dev/pts", 0o755))?;
-    step("dev/shm", kernel.mkdir("dev/shm", 0o1777))?;
     let plain = Attributes { no_exec: true, ..Attributes::default() };
     let device = Attributes { devices: true, ..plain };
     for name in DEVICES {
@@ -176,41 +200,21 @@ fn dev(kernel: &mut dyn Kernel, parts: &Parts<'_>) -> Result<(), Failed> {
         step(&target, kernel.bind(Source::Host(&source), &target, device))?;
     }
     let mode = if parts.users { "620" } else { "600" };
-    let options = [("newinstance", ""), ("ptmxmode", "0666"), ("mode", mode)];
+    // The machine has a few thousand terminals for all.
+    let options = [("newinstance", ""), ("ptmxmode", "0666"), ("mode", mode), ("max", "256")];
     step("dev/pts", kernel.mount("devpts", &options, "dev/pts", device))?;
     step("dev/shm", kernel.mount("tmpfs", &[("mode", "1777"), ("size", "64m")], "dev/shm", plain))
 }
 
-/// Of /sys only what programs ask to learn how many processors there are.
-fn sys(kernel: &mut dyn Kernel) -> Result<(), Failed> {
-    const CPU: &str = "sys/devices/system/cpu";
-    for path in ["sys/devices", "sys/devices/system", CPU] {
-        step(path, kernel.mkdir(path, 0o755))?;
-    }
-    let attributes = Attributes { read_only: true, no_exec: true, ..Attributes::default() };
-    match kernel.exists("/sys/devices/system/cpu") {
-        true => step(CPU, kernel.bind(Source::Host("/sys/devices/system/cpu"), CPU, attributes)),
-        false => Ok(()),
-    }
-}
-
 fn host_folder(kernel: &mut dyn Kernel, folder: &HostFolder, fd: RawFd) -> Result<(), Failed> {
     let target = folder.target.trim_start_matches('/');
-    let ends = target.match_indices('/').map(|(end, _)| end).chain([target.len()]);
-    for end in ends {
-        // Where a part lies on a mounted tree it must be there already.
-        match kernel.mkdir(&target[..end], 0o755) {
-            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
-            other => step(target, other)?,
-        }
-    }
-    let attributes = Attributes { read_only: !folder.writable, mapped: true, ..Attributes::default() };
-    let mapped = kernel.bind(Source::Fd(fd, ""), target, attributes);
-    match mapped {
+    let attributes =
+        Attributes { read_only: !folder.writable, mapped: Mapped::Owner, ..Attributes::default() };
+    match kernel.bind_within(Source::Fd(fd, ""), target, attributes) {
         // Not every file system can map ids; then the files keep theirs.
         Err(error) if error.raw_os_error() == Some(libc::EINVAL) => {
-            let plain = Attributes { mapped: false, ..attributes };
-            step(target, kernel.bind(Source::Fd(fd, ""), target, plain))
+            let plain = Attributes { mapped: Mapped::No, ..attributes };
+            step(target, kernel.bind_within(Source::Fd(fd, ""), target, plain))
         }
         other => step(target, other),
     }

@@ -35,20 +35,42 @@ impl Ids {
 
 const STACK: usize = 16 << 10;
 
-/// A user namespace with these ids, as a descriptor. Whoever calls has one thread and ignores SIGCHLD.
+/// A user namespace with these ids, as a descriptor. Whoever calls has one thread.
 pub fn namespace(ids: Ids) -> io::Result<OwnedFd> {
+    // What the kernel counts for a user it also counts for whoever made the namespace: that must not be root.
+    let owner = (ids != Ids::ONE).then_some(ids.first);
+    make(&ids.line(), owner)
+}
+
+/// One in which an id of the host's files stands for `other`.
+pub fn namespace_of(id: u32, other: u32) -> io::Result<OwnedFd> {
+    make(&format!("{id} {other} 1"), None)
+}
+
+fn make(map: &str, owner: Option<u32>) -> io::Result<OwnedFd> {
     let mut stack = vec![0u8; STACK];
     let flags = libc::CLONE_NEWUSER | libc::CLONE_VM | libc::SIGCHLD;
+    let as_user = |id: u32| {
+        // SAFETY: plain numbers, this thread alone. Real and saved ids stay root's, so it can be undone.
+        unsafe { libc::syscall(libc::SYS_setresuid, -1, id, -1) }
+    };
+    if let Some(owner) = owner {
+        as_user(owner);
+    }
     // SAFETY: the child has a stack of its own, aligned, touches no other memory, and is dead when this function
     // returns.
     let pid = unsafe {
         let top = (stack.as_mut_ptr_range().end as usize & !15) as *mut libc::c_void;
         libc::clone(wait_for_the_end, top, flags, std::ptr::null_mut())
     };
-    if pid < 0 {
-        return Err(io::Error::last_os_error());
+    let error = io::Error::last_os_error();
+    if owner.is_some() {
+        as_user(0);
     }
-    let made = map_and_open(pid, ids);
+    if pid < 0 {
+        return Err(error);
+    }
+    let made = map_and_open(pid, map);
     // SAFETY: our child, which does nothing but wait; when the second call returns, it is gone.
     unsafe {
         libc::kill(pid, libc::SIGKILL);
@@ -57,9 +79,9 @@ pub fn namespace(ids: Ids) -> io::Result<OwnedFd> {
     made
 }
 
-fn map_and_open(pid: libc::pid_t, ids: Ids) -> io::Result<OwnedFd> {
-    fs::write(format!("/proc/{pid}/uid_map"), ids.line())?;
-    fs::write(format!("/proc/{pid}/gid_map"), ids.line())?;
+fn map_and_open(pid: libc::pid_t, map: &str) -> io::Result<OwnedFd> {
+    fs::write(format!("/proc/{pid}/uid_map"), map)?;
+    fs::write(format!("/proc/{pid}/gid_map"), map)?;
     let flags = OFlags::RDONLY | OFlags::CLOEXEC;
     Ok(rustix::fs::open(format!("/proc/{pid}/ns/user"), flags, Mode::empty())?)
 }

@@ -1,6 +1,7 @@
 //! The folders of boxes on this machine, as `local` and `native` keep them: what is in them, and who may change
 //! them. A folder with a `box.json` is a box; one without is being made, or was left by a crash.
 
+use crate::tree::remove as remove_tree;
 use jiff::Timestamp;
 use rustix::{
     fd::OwnedFd,
@@ -13,7 +14,7 @@ use serde::{Deserialize, Serialize};
 use std::{
     fs::{self, DirBuilder, File},
     io::{self, Write},
-    os::unix::fs::{DirBuilderExt, PermissionsExt},
+    os::unix::fs::DirBuilderExt,
     path::{Path, PathBuf},
 };
 
@@ -150,6 +151,9 @@ impl Boxes {
             file.write_all(&serde_json::to_vec(intent)?)?;
             reached("the intent is written");
             file.sync_all()?;
+            if keeps_names(&file) {
+                return Ok(());
+            }
             File::open(&folder)?.sync_all()?;
             File::open(&self.path)?.sync_all()
         };
@@ -195,28 +199,12 @@ pub fn make_private(dir: &Path) -> io::Result<()> {
     DirBuilder::new().recursive(true).mode(0o700).create(dir)
 }
 
-/// Removes a tree without following links. A user who took away his own rights gets them back first.
-pub fn remove_tree(path: &Path) -> io::Result<()> {
-    match fs::remove_dir_all(path) {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
-        Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
-            unlock_tree(path);
-            fs::remove_dir_all(path)
-        }
-        other => other,
-    }
-}
-
-fn unlock_tree(path: &Path) {
-    let Ok(metadata) = fs::symlink_metadata(path) else { return };
-    if !metadata.is_dir() {
-        return;
-    }
-    // What cannot be changed shows when it is removed.
-    let _ = fs::set_permissions(path, fs::Permissions::from_mode(0o700));
-    for entry in fs::read_dir(path).into_iter().flatten().flatten() {
-        unlock_tree(&entry.path());
-    }
+/// Whether a new file that was synced has its name too, after a loss of power. These file systems write their
+/// changes in order; others have to be asked, and each question costs a wait for the disk.
+pub fn keeps_names(file: &File) -> bool {
+    const EXT4: i64 = 0xEF53;
+    const XFS: i64 = 0x5846_5342;
+    rustix::fs::fstatfs(file).is_ok_and(|found| matches!(found.f_type, EXT4 | XFS))
 }
 
 pub fn no_box(id: SandboxId) -> Error {

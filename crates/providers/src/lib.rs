@@ -9,10 +9,12 @@ pub mod local;
 pub mod mock;
 #[cfg(feature = "native")]
 pub mod native;
+mod tree;
 mod volumes;
 mod watch;
 
 use boxes::io_error;
+pub use boxes::keeps_names;
 use seawall_core::{Error, Result};
 use std::{
     fs,
@@ -20,7 +22,10 @@ use std::{
     os::unix::fs::{MetadataExt, OpenOptionsExt},
     path::{Path, PathBuf},
 };
-use tokio::task::spawn_blocking;
+use tokio::{
+    runtime::{Handle, RuntimeFlavor},
+    task::spawn_blocking,
+};
 
 /// The guest for this machine: one static program.
 pub fn guest_binary() -> &'static [u8] {
@@ -57,4 +62,16 @@ fn guest_file(data: &Path, guest: &[u8]) -> Result<PathBuf> {
 /// File work blocks, so it has threads of its own.
 async fn off_thread<T: Send + 'static>(work: impl FnOnce() -> Result<T> + Send + 'static) -> Result<T> {
     spawn_blocking(work).await.map_err(|error| Error::internal("file work failed").with_source(error))?
+}
+
+/// As [`off_thread`], for work that is short and waits for nobody: where there is one thread for all and nobody else
+/// is waiting, as in a command of the command line, another would only take longer.
+async fn short_work<T: Send + 'static>(
+    alone: bool,
+    work: impl FnOnce() -> Result<T> + Send + 'static,
+) -> Result<T> {
+    match Handle::current().runtime_flavor() {
+        RuntimeFlavor::CurrentThread if alone => work(),
+        _ => off_thread(work).await,
+    }
 }

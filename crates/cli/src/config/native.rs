@@ -11,9 +11,9 @@ pub fn settings(file: &str, section: &Table) -> Result<NativeSettings> {
     let whole = |key: &str, least: u64, usual: u64| -> Result<u64> {
         let Some(value) = section.get(key) else { return Ok(usual) };
         let number = value.as_integer().and_then(|number| u64::try_from(number).ok());
-        number
-            .filter(|number| *number >= least)
-            .ok_or_else(|| anyhow!("{file}: `native.{key}` is {value}, not a whole number of at least {least}"))
+        number.filter(|number| *number >= least).ok_or_else(|| {
+            anyhow!("{file}: `native.{key}` is {value}, not a whole number of at least {least}")
+        })
     };
     let defaults = Defaults {
         cpus: cpus(file, section.get("cpus"), usual.cpus)?,
@@ -34,7 +34,8 @@ fn cpus(file: &str, value: Option<&Value>, usual: f64) -> Result<f64> {
 
 fn mounts(file: &str, value: Option<&Value>) -> Result<Mounts> {
     let Some(value) = value else { return Ok(Mounts::new()) };
-    let list = value.as_array().with_context(|| format!("{file}: `native.mounts` must be a list of folders"))?;
+    let list =
+        value.as_array().with_context(|| format!("{file}: `native.mounts` must be a list of folders"))?;
     let mut mounts = Mounts::new();
     for entry in list {
         let path = entry.as_str().map(PathBuf::from).filter(|path| path.is_absolute());
@@ -55,11 +56,19 @@ mod tests {
 
     #[test]
     fn values_are_taken_or_refused() {
-        let set = parse("cpus = 1\nmemory_mb = 64\nmax_processes = 50\nopen_files = 100\nmounts = [\"/nowhere\"]");
+        let set =
+            parse("cpus = 1\nmemory_mb = 64\nmax_processes = 50\nopen_files = 100\nmounts = [\"/nowhere\"]");
         let set = set.unwrap();
         assert_eq!((set.defaults.cpus, set.defaults.memory_mb, set.defaults.open_files), (1.0, 64, 100));
         assert_eq!(set.mounts, [PathBuf::from("/nowhere")]);
-        for wrong in ["cpus = 0", "cpus = \"many\"", "memory_mb = 1", "max_processes = -1", "mounts = \"/a\"", "mounts = [\"a\"]"] {
+        for wrong in [
+            "cpus = 0",
+            "cpus = \"many\"",
+            "memory_mb = 1",
+            "max_processes = -1",
+            "mounts = \"/a\"",
+            "mounts = [\"a\"]",
+        ] {
             let error = parse(wrong).unwrap_err().to_string();
             assert!(error.contains("native."), "{wrong}: {error}");
         }

@@ -82,7 +82,7 @@ fn one_of_two_gets_the_name() {
         let results: Vec<Result<()>> = std::thread::scope(|scope| {
             let threads = [&records, &other].map(|records| {
                 let record = record(Some(&name));
-                scope.spawn(move || records.folder.insert(&record))
+                scope.spawn(move || records.folder.insert_locked(&record))
             });
             threads.map(|thread| thread.join().unwrap()).into_iter().collect()
         });

@@ -3,7 +3,7 @@
 use super::{Powers, pool::Spaces, tell};
 use crate::{
     caps, disk,
-    kernel::Linux,
+    etc::HOSTNAME,
     order::{CgroupPlace, Order},
     rootfs::{self, Failed, Parts, step},
 };
@@ -90,19 +90,18 @@ fn enter(powers: &Powers, order: &Order, fds: &[OwnedFd], spaces: Spaces) -> Res
         own: own.as_raw_fd(),
         work: work.as_raw_fd(),
         etc: etc.as_ref().map(AsRawFd::as_raw_fd),
-        hostname: &order.hostname,
         users,
         folders: &folders,
     };
-    let mut linux = step("a new root", Linux::new(folder.as_fd(), spaces.ids, mapping))?;
-    rootfs::assemble(&mut linux, &parts)?;
+    let Spaces { net, user, mut root } = spaces;
+    step("a new root", root.attach_root(folder.as_fd(), mapping))?;
+    rootfs::assemble(&mut root, &parts)?;
     // Before all other descriptors go, those that have an owner do.
-    drop((linux, folder, own, work, etc, mounted));
-    step("the host's name", rustix::system::sethostname(order.hostname.as_bytes()).map_err(Into::into))?;
+    drop((root, folder, own, work, etc, mounted));
+    step("the host's name", rustix::system::sethostname(HOSTNAME.as_bytes()).map_err(Into::into))?;
     limit_files(order.open_files)?;
     rustix::process::umask(Mode::from_raw_mode(0o022));
     // From here on numbers only: an owner that closed its number later would close another's.
-    let Spaces { net, user, .. } = spaces;
     let _ = net.into_raw_fd();
     let [oom, pids] = counters.map(|fd| fd.map(AsRawFd::as_raw_fd));
     let kept = [Some(listener.into_raw_fd()), Some(reply.as_raw_fd()), Some(user.into_raw_fd()), oom, pids];

@@ -3,21 +3,27 @@
 
 use super::{Step, at};
 use crate::{
-    net,
+    kernel::Linux,
+    net, rootfs,
     user::{self, Ids},
 };
-use rustix::{fd::OwnedFd, rand::GetRandomFlags};
+use rustix::{
+    fd::{AsRawFd, OwnedFd},
+    fs::{Mode, OFlags},
+    rand::GetRandomFlags,
+};
 use std::io;
 
 /// How many wait. Each costs the kernel some memory, and nobody else.
-const READY: usize = 4;
+const READY: usize = 16;
 
 /// The namespaces of one box.
 #[derive(Debug)]
 pub struct Spaces {
     pub net: OwnedFd,
     pub user: OwnedFd,
-    pub ids: Ids,
+    /// A furnished root.
+    pub root: Linux,
 }
 
 #[derive(Debug)]
@@ -26,11 +32,25 @@ pub struct Pool {
     ready: Vec<Spaces>,
     /// Whoever starts one box and goes shall not pay for more.
     asked: usize,
+    /// What boxes may have of the host's `/etc`. All boxes of a launcher have the same.
+    etc: Option<OwnedFd>,
 }
 
 impl Pool {
     pub fn new(root: bool) -> Pool {
-        Pool { root, ready: Vec::new(), asked: 0 }
+        Pool { root, ready: Vec::new(), asked: 0, etc: None }
+    }
+
+    /// Where a box's folder is, the copy of `/etc` is too. It may be another than before.
+    pub fn find_etc(&mut self, folder: &OwnedFd) {
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let found = rustix::fs::openat(folder, "../../etc", flags, Mode::empty()).ok();
+        let inode = |fd: Option<&OwnedFd>| rustix::fs::fstat(fd?).ok().map(|stat| (stat.st_dev, stat.st_ino));
+        if inode(found.as_ref()) != inode(self.etc.as_ref()) {
+            // Furnished with links into the old one.
+            self.ready.clear();
+        }
+        self.etc = found;
     }
 
     pub fn wants_more(&self) -> bool {
@@ -60,7 +80,12 @@ impl Pool {
         };
         let user = at("a user namespace", user::namespace(ids))?;
         let net = at("a network namespace", net::namespace())?;
-        Ok(Spaces { net, user, ids })
+        let mut root = at("a new root", Linux::new(ids))?;
+        let etc = self.etc.as_ref().map(AsRawFd::as_raw_fd);
+        let furnished = rootfs::furnish(&mut root, etc, self.root);
+        root.done();
+        furnished.map_err(|failed| ("furnishing the root", failed.error))?;
+        Ok(Spaces { net, user, root })
     }
 }
 

@@ -20,7 +20,6 @@ const ALLOWED: &[c_long] = &[
     // Waiting.
     SYS_ppoll, SYS_pselect6, SYS_epoll_create1, SYS_epoll_ctl, SYS_epoll_pwait, SYS_epoll_pwait2, SYS_eventfd2, SYS_signalfd4,
     SYS_timerfd_create, SYS_timerfd_settime, SYS_timerfd_gettime,
-    SYS_io_setup, SYS_io_destroy, SYS_io_submit, SYS_io_cancel, SYS_io_getevents,
     // Memory.
     SYS_brk, SYS_mmap, SYS_munmap, SYS_mremap, SYS_mprotect, SYS_madvise, SYS_process_madvise, SYS_msync, SYS_mincore, SYS_mlock,
     SYS_mlock2, SYS_munlock, SYS_mlockall, SYS_munlockall, SYS_membarrier, SYS_remap_file_pages, SYS_pkey_alloc, SYS_pkey_free,
@@ -79,8 +78,10 @@ const ASKED: &[(c_long, Question)] = &[
     (SYS_personality, Question::Personality),
 ];
 
-/// Programs that get this answer use `clone`, whose flags can be looked at.
-const BETTER_UNKNOWN: &[c_long] = &[SYS_clone3];
+/// Programs that get this answer use `clone`, whose flags can be looked at; and threads in place of asynchronous
+/// IO, whose contexts the machine has a fixed number of.
+const BETTER_UNKNOWN: &[c_long] =
+    &[SYS_clone3, SYS_io_setup, SYS_io_destroy, SYS_io_submit, SYS_io_cancel, SYS_io_getevents];
 
 /// The newest call that was looked at when this list was made.
 const LAST_KNOWN: c_long = 466;

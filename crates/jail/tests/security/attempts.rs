@@ -2,7 +2,7 @@
 
 use super::{
     apart, blasts, devices, files, hoards, kernel, mounts, network, powers,
-    probe::{Attempt, Facts, Outcome, untried},
+    probe::{Attempt, Facts, untried},
     processes,
 };
 
@@ -17,7 +17,7 @@ pub static GROUPS: [(&str, &[Attempt]); 7] = [
 ];
 
 /// What the runner asks for beside the attempts: bombs, and helpers of cases.
-type Helper = (&'static str, fn(&Facts) -> Outcome);
+type Helper = (&'static str, super::probe::Run);
 static HELPERS: [&[Helper]; 3] = [powers::HELPERS, blasts::BOMBS, hoards::BOMBS];
 
 /// `NAME [KEY=VALUE]…`. The exit code of this process.
@@ -38,7 +38,7 @@ pub fn perform(args: &[String]) -> i32 {
     outcome.code()
 }
 
-fn find(name: &str) -> Option<fn(&Facts) -> Outcome> {
+fn find(name: &str) -> Option<super::probe::Run> {
     let attempts = GROUPS.iter().flat_map(|(_, attempts)| attempts.iter());
     let mut all = attempts.map(|attempt| (attempt.name, attempt.run));
     let mut helpers = HELPERS.iter().flat_map(|helpers| helpers.iter().copied());

@@ -11,7 +11,7 @@ use std::{
     time::Duration,
 };
 
-pub const BOMBS: &[(&str, fn(&Facts) -> Outcome)] = &[
+pub const BOMBS: &[(&str, super::probe::Run)] = &[
     ("fork_bomb", fork_bomb),
     ("memory_bomb", memory_bomb),
     ("memory_in_files", memory_in_files),

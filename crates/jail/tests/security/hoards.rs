@@ -9,7 +9,7 @@ use super::{
 };
 use std::{fs::File, io};
 
-pub const BOMBS: &[(&str, fn(&Facts) -> Outcome)] = &[
+pub const BOMBS: &[(&str, super::probe::Run)] = &[
     ("hoard_watches", hoard_watches),
     ("hoard_signals", hoard_signals),
     ("hoard_queues", hoard_queues),

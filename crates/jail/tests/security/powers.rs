@@ -35,7 +35,7 @@ pub const ATTEMPTS: &[Attempt] = &[
 ];
 
 /// For cases that start them in a special way.
-pub const HELPERS: &[(&str, fn(&Facts) -> Outcome)] = &[("be_root", be_root), ("kill_all", kill_all)];
+pub const HELPERS: &[(&str, super::probe::Run)] = &[("be_root", be_root), ("kill_all", kill_all)];
 
 fn unshare(kind: libc::c_int) -> Outcome {
     judged(call(libc::SYS_unshare, [N(kind.into())]), "unshare")

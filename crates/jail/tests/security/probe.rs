@@ -16,6 +16,9 @@ pub const UNTRIED: i32 = 11;
 /// In the environment of the runner, and of nothing else.
 pub const MARKER: &str = "SEAWALL_ESCAPE_MARKER";
 
+/// An attempt, as code.
+pub type Run = fn(&Facts) -> Outcome;
+
 /// What came of an attempt.
 #[derive(Debug)]
 pub enum Outcome {
@@ -49,7 +52,7 @@ impl Outcome {
 #[derive(Clone, Copy)]
 pub struct Attempt {
     pub name: &'static str,
-    pub run: fn(&Facts) -> Outcome,
+    pub run: Run,
     pub control: Control,
     /// What may be answered in a box.
     pub errnos: &'static [i32],
@@ -66,25 +69,15 @@ pub enum Control {
     None { errno: i32, why: &'static str },
 }
 
-pub const fn host(name: &'static str, run: fn(&Facts) -> Outcome, errnos: &'static [i32]) -> Attempt {
+pub const fn host(name: &'static str, run: Run, errnos: &'static [i32]) -> Attempt {
     Attempt { name, run, control: Control::Host, errnos }
 }
 
-pub const fn apart(
-    name: &'static str,
-    run: fn(&Facts) -> Outcome,
-    namespaces: libc::c_int,
-    errnos: &'static [i32],
-) -> Attempt {
+pub const fn apart(name: &'static str, run: Run, namespaces: libc::c_int, errnos: &'static [i32]) -> Attempt {
     Attempt { name, run, control: Control::Apart(namespaces), errnos }
 }
 
-pub const fn no_control(
-    name: &'static str,
-    run: fn(&Facts) -> Outcome,
-    errno: i32,
-    why: &'static str,
-) -> Attempt {
+pub const fn no_control(name: &'static str, run: Run, errno: i32, why: &'static str) -> Attempt {
     Attempt { name, run, control: Control::None { errno, why }, errnos: &[] }
 }
 

@@ -10,7 +10,10 @@
 //!                           home, tmp  go with the box
 //! ```
 
-use crate::boxes::{Boxes, io_error, make_private, no_box, remove_tree};
+use crate::{
+    boxes::{Boxes, io_error, make_private, no_box},
+    tree::remove as remove_tree,
+};
 use rustix::{
     fs::{FlockOperation, Mode, OFlags},
     io::Errno,

@@ -11,15 +11,18 @@
 //! ```
 
 use super::spares::Spares;
-use crate::boxes::{Boxes, Intent, io_error, make_private, no_box, remove_tree};
+use crate::{
+    boxes::{Boxes, Intent, io_error, make_private, no_box},
+    tree::remove as remove_tree,
+};
 use seawall_api::{
     SandboxId,
     sandbox::{EndReason, Limits},
 };
 use seawall_core::{
     Error, Result,
-    steps::reached,
     ports::{BoxInfo, BoxState},
+    steps::reached,
 };
 use seawall_jail::{disk, etc, process::Identity, rootfs};
 use std::{

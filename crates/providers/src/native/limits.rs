@@ -113,9 +113,7 @@ pub fn shown(limits: &cgroup::Limits, asked: &Limits) -> Limits {
 /// Each limit, and where it cannot be enforced why not and what would help.
 pub fn table() -> Vec<(&'static str, Option<(String, String)>)> {
     let groups = Cgroups::find();
-    let of = |name, controller| {
-        (name, groups.missing(controller).map(|missing| (missing.why, missing.fix)))
-    };
+    let of = |name, controller| (name, groups.missing(controller).map(|missing| (missing.why, missing.fix)));
     vec![
         of("limit cpus", Controller::Cpu),
         of("limit memory_mb", Controller::Memory),
@@ -183,8 +181,11 @@ mod tests {
         std::os::unix::fs::symlink(real.join("closed"), real.join("open/link")).unwrap();
         let allowed = vec![real.join("open")];
         let ask = |source: &str, target: &str| {
-            let mount =
-                HostMount { source: real.join(source).display().to_string(), target: target.into(), writable: false };
+            let mount = HostMount {
+                source: real.join(source).display().to_string(),
+                target: target.into(),
+                writable: false,
+            };
             host_folders(&[mount], &allowed)
         };
         assert_eq!(ask("open/inner", "/data").unwrap()[0].1, real.join("open/inner"));

@@ -7,7 +7,7 @@ use super::{
 };
 use crate::{
     boxes::{Boxes, Held, Intent, io_error, no_box},
-    off_thread, volumes,
+    off_thread, short_work, volumes,
     watch::{self, Truth},
 };
 use async_trait::async_trait;
@@ -40,7 +40,7 @@ use std::{
     path::{Path, PathBuf},
     sync::{
         Arc, Mutex, PoisonError,
-        atomic::{AtomicBool, Ordering},
+        atomic::{AtomicBool, AtomicUsize, Ordering},
     },
     time::{Duration, Instant},
 };
@@ -77,11 +77,27 @@ struct Inner {
     /// When the copy of the host's `/etc` was last compared with it.
     etc_seen: Mutex<Option<Instant>>,
     warned: AtomicBool,
+    /// Boxes that are just being launched.
+    launching: AtomicUsize,
 }
 
 impl Inner {
     fn group_name(&self, id: SandboxId) -> String {
         format!("{}-{id}", self.installation)
+    }
+
+    /// With what the folder does not know.
+    fn complete(&self, mut info: BoxInfo) -> BoxInfo {
+        let died = EndReason::Failed("guest_died".into());
+        // The kernel may have ended process 1 too, where nothing else was left to end.
+        if info.reason.as_ref() == Some(&died) && self.oom_kills(info.id) > 0 {
+            info.reason = Some(EndReason::Failed("oom".into()));
+        }
+        let asked = &info.spec.limits;
+        if let Ok(limits) = limits::in_force(asked, &self.settings.defaults, &self.groups) {
+            info.limits = limits::shown(&limits, asked);
+        }
+        info
     }
 
     fn oom_kills(&self, id: SandboxId) -> u64 {
@@ -105,7 +121,16 @@ impl NativeProvider {
         let (folders, groups) = (Arc::new(Folders::open(&data)?), Cgroups::find());
         let installation = blake3::hash(data.as_os_str().as_bytes()).to_hex()[..8].to_owned();
         let etc_seen = Mutex::new(None);
-        let inner = Inner { folders, launcher, groups, installation, settings, etc_seen, warned: AtomicBool::new(false) };
+        let inner = Inner {
+            folders,
+            launcher,
+            groups,
+            installation,
+            settings,
+            etc_seen,
+            warned: AtomicBool::new(false),
+            launching: AtomicUsize::new(0),
+        };
         Ok(NativeProvider { inner: Arc::new(inner) })
     }
 
@@ -130,11 +155,16 @@ impl NativeProvider {
 
     /// Defaults that cannot hold here are off, and whoever looks at the log knows it. Once.
     fn warn_of_missing_limits(&self) {
-        let missing = Controller::ALL.into_iter().find_map(|controller| self.inner.groups.missing(controller));
+        let missing =
+            Controller::ALL.into_iter().find_map(|controller| self.inner.groups.missing(controller));
         if let Some(missing) = missing
             && !self.inner.warned.swap(true, Ordering::Relaxed)
         {
-            tracing::warn!("default limits are off: {}. {}; `seawall doctor` shows which", missing.why, missing.fix);
+            tracing::warn!(
+                "default limits are off: {}. {}; `seawall doctor` shows which",
+                missing.why,
+                missing.fix
+            );
         }
     }
 
@@ -165,6 +195,11 @@ impl NativeProvider {
                 "processes of sandbox {id} do not end; they may wait for a disk or network that does not answer"
             ))),
         }
+    }
+
+    /// Whether nobody else waits for this provider in this process.
+    fn is_alone(&self) -> bool {
+        self.inner.launching.load(Ordering::Relaxed) == 0
     }
 
     /// Not for every box: certificates change seldom.
@@ -217,7 +252,6 @@ impl NativeProvider {
             sandbox: id.to_string(),
             env: environment(id, &info.spec),
             user: info.spec.user.clone(),
-            hostname: "sandbox".to_owned(),
             cgroup,
             counters: comes,
             mounts,
@@ -269,13 +303,13 @@ fn dies(handle: &OwnedFd, patience: Duration) -> bool {
     }
 }
 
-impl Truth for Folders {
+impl Truth for Inner {
     fn boxes(&self) -> &Boxes {
-        &self.boxes
+        &self.folders.boxes
     }
 
     fn info(&self, id: SandboxId) -> Result<BoxInfo> {
-        Folders::info(self, id)
+        Ok(self.complete(self.folders.info(id)?))
     }
 }
 
@@ -348,8 +382,9 @@ impl Provider for NativeProvider {
     async fn create(&self, id: SandboxId, spec: &SandboxSpec) -> Result<BoxInfo> {
         self.check_spec(spec)?;
         self.warn_of_missing_limits();
-        let (folders, spec) = (self.inner.folders.clone(), spec.clone());
-        off_thread(move || {
+        let (inner, spec) = (self.inner.clone(), spec.clone());
+        short_work(self.is_alone(), move || {
+            let folders = &inner.folders;
             let _held = folders.boxes.hold_new(id)?;
             let intent = match folders.boxes.intent(id)? {
                 Some(intent) if intent.spec != spec => {
@@ -363,7 +398,7 @@ impl Provider for NativeProvider {
                 }
             };
             folders.make_own(id, intent.spec.limits.disk_mb)?;
-            Ok(folders.info_of(intent))
+            Ok(inner.complete(inner.folders.info_of(intent)))
         })
         .await
     }
@@ -371,15 +406,18 @@ impl Provider for NativeProvider {
     async fn start(&self, id: SandboxId) -> Result<BoxInfo> {
         let folders = &self.inner.folders;
         let _held = self.hold(id).await?.ok_or_else(|| no_box(id))?;
-        let info = folders.info(id)?;
+        let info = self.inner.info(id)?;
         if info.state == BoxState::Running {
             return Ok(info);
         }
         // A crash may have come between the intent and these.
         folders.make_own(id, info.spec.limits.disk_mb)?;
-        self.launch(&info).await?;
+        self.inner.launching.fetch_add(1, Ordering::Relaxed);
+        let launched = self.launch(&info).await;
+        self.inner.launching.fetch_sub(1, Ordering::Relaxed);
+        launched?;
         folders.spares.refill();
-        folders.info(id)
+        self.inner.info(id)
     }
 
     async fn stop(&self, id: SandboxId, grace: Duration) -> Result<()> {
@@ -394,7 +432,7 @@ impl Provider for NativeProvider {
             self.end(id, Duration::ZERO, EndReason::Terminated).await?;
         }
         let inner = self.inner.clone();
-        off_thread(move || {
+        short_work(self.is_alone(), move || {
             reached("the box is ended");
             let group = inner.groups.all_of(&inner.group_name(id));
             group.remove().map_err(|e| io_error(Path::new("the control group"), e))?;
@@ -407,26 +445,16 @@ impl Provider for NativeProvider {
     }
 
     async fn get(&self, id: SandboxId) -> Result<BoxInfo> {
-        let mut info = self.inner.folders.info(id)?;
-        let died = EndReason::Failed("guest_died".into());
-        // The kernel may have ended process 1 too, where nothing else was left to end.
-        if info.reason.as_ref() == Some(&died) && self.inner.oom_kills(id) > 0 {
-            info.reason = Some(EndReason::Failed("oom".into()));
-        }
-        let (inner, asked) = (&self.inner, &info.spec.limits);
-        if let Ok(limits) = limits::in_force(asked, &inner.settings.defaults, &inner.groups) {
-            info.limits = limits::shown(&limits, asked);
-        }
-        Ok(info)
+        self.inner.info(id)
     }
 
     async fn list(&self) -> Result<Vec<BoxInfo>> {
-        let folders = self.inner.folders.clone();
-        off_thread(move || Ok(watch::present(&*folders)?.into_values().collect())).await
+        let inner = self.inner.clone();
+        off_thread(move || Ok(watch::present(&*inner)?.into_values().collect())).await
     }
 
     async fn watch(&self) -> Result<BoxEvents> {
-        watch::watch(self.inner.folders.clone())
+        watch::watch(self.inner.clone())
     }
 
     async fn volumes(&self) -> Result<Vec<VolumeInfo>> {

@@ -2,7 +2,7 @@
 //! to be waited for.
 
 use super::folder::make_tree;
-use crate::boxes::{make_private, remove_tree};
+use crate::{boxes::make_private, tree::remove as remove_tree};
 use seawall_api::SandboxId;
 use std::{
     fs, io,
@@ -16,7 +16,7 @@ use std::{
 };
 
 /// How many wait.
-const READY: usize = 6;
+const READY: usize = 16;
 /// How long the thread rests before it makes one in advance.
 const REST: Duration = Duration::from_millis(4);
 /// How those are called that are whole.
@@ -47,8 +47,10 @@ impl Drop for Spares {
     fn drop(&mut self) {
         if let Some((jobs, thread)) = self.jobs.lock().unwrap_or_else(PoisonError::into_inner).take() {
             drop(jobs);
-            // What was removed is gone when the process is.
-            let _ = thread.join();
+            // What was removed is gone when the process is. The thread itself may be the last to let go.
+            if thread.thread().id() != std::thread::current().id() {
+                let _ = thread.join();
+            }
         }
     }
 }
@@ -70,7 +72,8 @@ impl Spares {
         let spare = lock(&self.ready).pop();
         let Some(spare) = spare else { return false };
         // Another process may have been faster.
-        let placed = fs::rename(spare.join("own"), own).and_then(|()| fs::rename(spare.join("volume"), volume));
+        let placed =
+            fs::rename(spare.join("own"), own).and_then(|()| fs::rename(spare.join("volume"), volume));
         let _ = fs::remove_dir(&spare);
         placed.is_ok()
     }
@@ -108,7 +111,8 @@ impl Spares {
 
     fn make_one(&self, users: bool) -> io::Result<()> {
         let name = SandboxId::generate();
-        let (draft, whole) = (self.folder.join(format!("new-{name}")), self.folder.join(format!("{WHOLE}{name}")));
+        let (draft, whole) =
+            (self.folder.join(format!("new-{name}")), self.folder.join(format!("{WHOLE}{name}")));
         make_private(&draft)?;
         make_tree(&draft.join("own"), &draft.join("volume"), users)?;
         fs::rename(&draft, &whole)?;

@@ -52,7 +52,9 @@ pub async fn native(settings: &Settings) -> Check {
                      or run seawall as root"
                 }
                 () if found.contains("Function not implemented") => "use Linux 5.12 or later",
-                () if found.contains("proc:") => "/proc must be whole: in a container, run it with --security-opt systempaths=unconfined",
+                () if found.contains("proc:") => {
+                    "/proc must be whole: in a container, run it with --security-opt systempaths=unconfined"
+                }
                 () => "run seawall as root, or choose another provider with --provider",
             };
             Check::missing(name, found, next)
