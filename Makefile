@@ -37,11 +37,13 @@ check: setup ## formatting, lints, licences
 
 bench: setup ## figures of a release build (SPECIFICATION.md)
 	cargo build --release
-	$(TARGET)/release/seawall bench exec
+	$(TARGET)/release/seawall bench exec --provider local
+	$(TARGET)/release/seawall bench --compare
 
 bench-check: setup ## fails where a promise of SPECIFICATION.md is missed
 	cargo build --release
-	$(TARGET)/release/seawall bench exec --check
+	$(TARGET)/release/seawall bench exec --provider local --check
+	$(TARGET)/release/seawall bench --compare --check
 
 soak: setup ## the conformance suite again and again (SOAK_MINUTES, default 30)
 	@scripts/soak

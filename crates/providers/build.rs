@@ -6,6 +6,7 @@ use std::{
     env,
     error::Error,
     fs,
+    hash::{DefaultHasher, Hash, Hasher},
     path::{Path, PathBuf},
     process::Command,
 };
@@ -33,6 +34,10 @@ fn main() -> Result<(), Box<dyn Error>> {
     };
     let embedded = out.join("seawall-guest");
     fs::copy(&guest, &embedded).map_err(|e| format!("the guest at {}: {e}", guest.display()))?;
+    // Here and not at each start: it tells builds apart, no more.
+    let mut hasher = DefaultHasher::new();
+    fs::read(&embedded)?.hash(&mut hasher);
+    println!("cargo::rustc-env=SEAWALL_GUEST_NAME=seawall-guest-{:016x}", hasher.finish());
     Ok(())
 }
 

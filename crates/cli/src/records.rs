@@ -7,7 +7,7 @@ use async_trait::async_trait;
 use seawall_api::{ErrorKind, SandboxId};
 use seawall_core::{
     Error, Result,
-    ports::{Claim, Record, Records},
+    ports::{Claim, Durable, Record, Records},
 };
 use std::{
     fs::{DirBuilder, File, OpenOptions, TryLockError},
@@ -63,6 +63,16 @@ impl Records for FileRecords {
             Some(_lock) => self.folder.insert(&record),
             None => self.blocking(move |folder| folder.insert_locked(&record)).await,
         }
+    }
+
+    async fn insert_soon(&self, record: &Record) -> Result<Durable> {
+        let Some(_lock) = self.folder.try_lock()? else {
+            self.insert(record).await?;
+            return Ok(Box::pin(async { Ok(()) }));
+        };
+        let file = self.folder.insert_unsynced(record)?;
+        let records = self.clone();
+        Ok(Box::pin(async move { records.blocking(move |folder| folder.sync_new(&file)).await }))
     }
 
     async fn update(&self, record: &Record) -> Result<()> {
@@ -209,6 +219,11 @@ impl Folder {
 
     /// Under the lock.
     fn insert(&self, record: &Record) -> Result<()> {
+        let file = self.insert_unsynced(record)?;
+        self.sync_new(&file)
+    }
+
+    fn insert_unsynced(&self, record: &Record) -> Result<File> {
         self.clear_empty(record.id)?;
         if self.file(record.id).exists() {
             let message = format!("there is a sandbox {} already", record.id);
@@ -224,19 +239,22 @@ impl Folder {
     }
 
     /// Straight into its place, which costs one wait for the disk and not two: an empty file is no record yet.
-    fn put_new(&self, record: &Record) -> Result<()> {
+    fn put_new(&self, record: &Record) -> Result<File> {
         let path = self.file(record.id);
         let mut options = OpenOptions::new();
         let file = options.create_new(true).write(true).mode(0o600).open(&path);
         let file = file.map_err(failed("make", &path))?;
-        let body = json(record)?;
-        let written = (&file).write_all(&body).and_then(|()| file.sync_all());
-        written.map_err(|error| {
+        (&file).write_all(&json(record)?).map_err(|error| {
             // What could not be finished must not take the space that is missing.
             let _ = std::fs::remove_file(&path);
             failed("write", &path)(error)
         })?;
-        if seawall_providers::keeps_names(&file) { Ok(()) } else { self.sync() }
+        Ok(file)
+    }
+
+    fn sync_new(&self, file: &File) -> Result<()> {
+        file.sync_all().map_err(failed("sync a record in", &self.path))?;
+        if seawall_providers::keeps_names(file) { Ok(()) } else { self.sync() }
     }
 
     fn update(&self, record: &Record) -> Result<()> {
@@ -342,6 +360,7 @@ impl Folder {
         let mut options = OpenOptions::new();
         let file = options.create(true).truncate(true).write(true).mode(0o600).open(&beside);
         let file = file.map_err(failed("make", &beside))?;
+        let synced = if seawall_providers::keeps_bodies(&file) { synced } else { Synced::Yes };
         let sync = || if synced == Synced::Yes { file.sync_all() } else { Ok(()) };
         let written = (&file).write_all(body).and_then(|()| sync());
         let moved = written.and_then(|()| std::fs::rename(&beside, path));

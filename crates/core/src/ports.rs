@@ -8,4 +8,4 @@ pub use clock::{Clock, SystemClock};
 pub use provider::{
     BoxEvent, BoxEvents, BoxInfo, BoxState, Capabilities, LimitKinds, Provider, VolumeInfo, Volumes,
 };
-pub use records::{Claim, Record, Records};
+pub use records::{Claim, Durable, Record, Records};

@@ -202,10 +202,17 @@ pub fn make_private(dir: &Path) -> io::Result<()> {
 /// Whether a new file that was synced has its name too, after a loss of power. These file systems write their
 /// changes in order; others have to be asked, and each question costs a wait for the disk.
 pub fn keeps_names(file: &File) -> bool {
-    const EXT4: i64 = 0xEF53;
-    const XFS: i64 = 0x5846_5342;
     rustix::fs::fstatfs(file).is_ok_and(|found| matches!(found.f_type, EXT4 | XFS))
 }
+
+/// Whether a file that was moved over another without being synced is the old one or the new one after a loss of
+/// power, and never empty.
+pub fn keeps_bodies(file: &File) -> bool {
+    rustix::fs::fstatfs(file).is_ok_and(|found| found.f_type == EXT4)
+}
+
+const EXT4: i64 = 0xEF53;
+const XFS: i64 = 0x5846_5342;
 
 pub fn no_box(id: SandboxId) -> Error {
     Error::not_found(format!("there is no box for sandbox {id}"))

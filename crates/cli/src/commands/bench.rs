@@ -12,6 +12,7 @@ mod boxes;
 mod figures;
 mod measure;
 mod peers;
+mod rivals;
 
 #[derive(Debug, Args)]
 #[command(args_conflicts_with_subcommands = true)]
@@ -80,8 +81,10 @@ pub async fn bench(mut settings: Settings, args: &BenchArgs, json: bool) -> Resu
 async fn measure(app: &App, runs: u32, boxes: Option<&BenchBoxesArgs>) -> Result<Report> {
     let Some(args) = boxes else { return measure::all(app, runs).await };
     let mut report = Report::default();
-    let _create = boxes::all(app, runs, &mut report).await?;
-    let _ = args.compare;
+    let create = boxes::all(app, runs, &mut report).await?;
+    if args.compare {
+        rivals::compare(&mut report, &app.settings.data, create)?;
+    }
     Ok(report)
 }
 

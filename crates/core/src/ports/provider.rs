@@ -134,6 +134,11 @@ pub trait Provider: Send + Sync {
 
     fn capabilities(&self) -> Capabilities;
 
+    /// Whether `create` makes its intent durable before anything else, so that a box is found again by it.
+    fn keeps_intent(&self) -> bool {
+        false
+    }
+
     async fn create(&self, id: SandboxId, spec: &SandboxSpec) -> Result<BoxInfo>;
 
     /// Returns when the guest can be connected to.

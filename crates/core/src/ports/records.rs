@@ -12,6 +12,7 @@ use seawall_api::{
     sandbox::{EndReason, SandboxSpec, SandboxState},
 };
 use serde::{Deserialize, Serialize};
+use std::pin::Pin;
 
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Record {
@@ -35,10 +36,20 @@ pub struct Record {
 /// The right to make or remove one sandbox, across processes. Given back when dropped, also by a crash.
 pub type Claim = Box<dyn Send + Sync>;
 
+/// Ends when something is durable.
+pub type Durable = Pin<Box<dyn Future<Output = Result<()>> + Send>>;
+
 #[async_trait]
 pub trait Records: Send + Sync {
     /// Adds a record. `already_exists` where the id is taken, `conflict` where the name is.
     async fn insert(&self, record: &Record) -> Result<()>;
+
+    /// As [`Records::insert`], but durable only when the future has ended: for boxes whose provider keeps a durable
+    /// intent of its own. Meanwhile the box can be made.
+    async fn insert_soon(&self, record: &Record) -> Result<Durable> {
+        self.insert(record).await?;
+        Ok(Box::pin(async { Ok(()) }))
+    }
 
     /// Replaces a record. `not_found` where there is none.
     async fn update(&self, record: &Record) -> Result<()>;

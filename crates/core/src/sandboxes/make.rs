@@ -11,6 +11,7 @@ use seawall_api::{
     sandbox::{EndReason, SandboxInfo, SandboxState},
 };
 use std::sync::Arc;
+use tokio::task::JoinHandle;
 
 impl Sandboxes {
     /// Makes a sandbox and starts nothing. Asking twice for one id with the same spec is asking once.
@@ -45,7 +46,14 @@ impl Sandboxes {
         // Until it is made or given up: a sweep leaves it alone meanwhile.
         let _claim = self.inner.records.claim(id).await?;
         let mut ours = true;
-        match self.inner.records.insert(&record).await {
+        let mut durable: Option<JoinHandle<Result<()>>> = None;
+        let inserted = match provider.keeps_intent() {
+            true => {
+                self.inner.records.insert_soon(&record).await.map(|soon| durable = Some(tokio::spawn(soon)))
+            }
+            false => self.inner.records.insert(&record).await,
+        };
+        match inserted {
             Err(error) if error.kind() == ErrorKind::AlreadyExists => {
                 ours = false;
                 let known = self.record(id).await?;
@@ -59,11 +67,21 @@ impl Sandboxes {
             other => other?,
         }
         reached("the record is there");
-        if start && ours {
-            return self.make_running(&provider, record).await;
+        let made = match start && ours {
+            true => self.make_running(&provider, record).await,
+            false => self.make_box(&provider, record, ours).await,
+        };
+        if let Some(durable) = durable {
+            // What this call returns is durable; what failed needs not be.
+            let synced = durable
+                .await
+                .map_err(|error| Error::internal("a record was not synced").with_source(error))?;
+            made.as_ref().map_or(Ok(()), |_| synced)?;
         }
-        let made = self.make_box(&provider, record, ours).await?;
-        if start { self.start(made.id).await } else { Ok(made) }
+        match made? {
+            made if start && !ours => self.start(made.id).await,
+            made => Ok(made),
+        }
     }
 
     /// A box that was made and cannot be started is kept: that may be tried again.

@@ -219,6 +219,8 @@ async fn a_hard_link_to_anothers_file_stays_closed(yard: Yard, _facts: Facts) ->
     for path in ["/tmp/by_user", "/tmp/by_root", "/tmp/secret"] {
         for file in [FileRef::new(path), FileRef::new(path).as_user("user")] {
             let error = match cell.read_all(file.clone(), MOST).await {
+                // Our own: the kernel refused the link, and the last round wrote a file in its place.
+                Ok(body) if body == b"own" => continue,
                 Ok(body) => return Err(anyhow!("{file:?}: {}", String::from_utf8_lossy(&body))),
                 Err(error) => error.kind(),
             };

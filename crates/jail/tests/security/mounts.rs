@@ -2,7 +2,8 @@
 
 use super::probe::{
     Arg::{N, S, W},
-    Attempt, Facts, Outcome, apart, call, host, judged, refused, scratch, secret_in, text, untried,
+    Attempt, Facts, Outcome, apart, call, host, judged, no_control, refused, scratch, secret_in, text,
+    untried,
 };
 use libc::{CLONE_NEWNS, ENOENT, EPERM, MNT_DETACH, MS_BIND, MS_REMOUNT};
 use std::{ffi::CStr, fs, os::fd::AsRawFd};
@@ -14,7 +15,12 @@ pub const ATTEMPTS: &[Attempt] = &[
     apart("control_groups", control_groups, CLONE_NEWNS, &[EPERM]),
     apart("devices_of_the_kernel", devices_of_the_kernel, CLONE_NEWNS, &[EPERM]),
     apart("bind", bind, CLONE_NEWNS, &[EPERM]),
-    apart("bind_process_1s_root", bind_process_1s_root, CLONE_NEWNS, &[EPERM]),
+    no_control(
+        "bind_process_1s_root",
+        bind_process_1s_root,
+        EPERM,
+        "no mount of another namespace can be bound",
+    ),
     apart("remount_usr_writable", remount_usr_writable, CLONE_NEWNS, &[EPERM]),
     apart("usr_writable_by_attribute", usr_writable_by_attribute, CLONE_NEWNS, &[EPERM]),
     apart("take_the_covers_off", take_the_covers_off, CLONE_NEWNS, &[EPERM]),

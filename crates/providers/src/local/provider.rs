@@ -159,6 +159,10 @@ impl Provider for LocalProvider {
         }
     }
 
+    fn keeps_intent(&self) -> bool {
+        true
+    }
+
     async fn create(&self, id: SandboxId, spec: &SandboxSpec) -> Result<BoxInfo> {
         check_spec(spec)?;
         tracing::warn!(sandbox = %id, "the provider `local` isolates nothing: commands run as plain processes of this machine");

@@ -379,6 +379,10 @@ impl Provider for NativeProvider {
         }
     }
 
+    fn keeps_intent(&self) -> bool {
+        true
+    }
+
     async fn create(&self, id: SandboxId, spec: &SandboxSpec) -> Result<BoxInfo> {
         self.check_spec(spec)?;
         self.warn_of_missing_limits();
