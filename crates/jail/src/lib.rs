@@ -15,6 +15,8 @@ pub mod launcher;
 pub mod net;
 pub mod order;
 pub mod process;
+#[cfg(test)]
+mod recorder;
 pub mod rootfs;
 pub mod seccomp;
 pub mod user;

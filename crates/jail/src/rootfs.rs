@@ -244,3 +244,79 @@ fn proc(kernel: &mut dyn Kernel) -> Result<(), Failed> {
     }
     Ok(())
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::recorder::Recorder;
+
+    fn merged() -> Recorder {
+        Recorder {
+            there: ["/usr/local", "/bin", "/lib", "/proc/keys", "/proc/acpi", "/sys/devices/system/cpu"]
+                .into(),
+            links: vec![("/bin", "usr/bin"), ("/lib", "/usr/lib")],
+            ..Recorder::default()
+        }
+    }
+
+    fn assembled(mut kernel: Recorder) -> Recorder {
+        let folders = [(HostFolder { target: "/data/deep".into(), writable: false }, 9)];
+        furnish(&mut kernel, Some(7), true).unwrap();
+        let parts = Parts { own: 5, work: 6, etc: Some(7), users: true, folders: &folders };
+        assemble(&mut kernel, &parts).unwrap();
+        kernel
+    }
+
+    #[test]
+    fn parents_come_before_what_is_mounted_in_them_and_the_pivot_last() {
+        let kernel = assembled(merged());
+        for (first, then) in [
+            ("mkdir usr ", "bind usr host:/usr ro"),
+            ("bind usr host:/usr ro", "bind usr/local fd5:local mapped"),
+            ("write dev/null", "bind dev/null host:/dev/null"),
+            ("bind dev/null", "bind proc/keys inside:dev/null ro"),
+            ("mount proc proc", "bind proc/sys inside:proc/sys ro"),
+            ("mount proc proc", "bind proc/acpi inside:mnt ro"),
+            ("mkdir etc/.host", "bind etc/.host fd7: ro mapped"),
+            ("bind work fd6: mapped", "bind_within data/deep fd9: ro owner"),
+        ] {
+            assert!(kernel.position(first) < kernel.position(then), "{first} before {then}");
+        }
+        assert_eq!(kernel.asked.last().map(String::as_str), Some("pivot"));
+        assert_eq!(kernel.asked.iter().filter(|asked| *asked == "pivot").count(), 1);
+    }
+
+    #[test]
+    fn nothing_of_the_host_can_be_written_and_only_devices_are_devices() {
+        for asked in assembled(merged()).asked.iter().filter(|asked| asked.contains(" host:")) {
+            let device = asked.starts_with("bind dev/");
+            assert!(device || asked.contains(" ro"), "{asked}");
+            assert_eq!(asked.contains(" dev"), device, "{asked}");
+            assert!(!asked.contains("mapped"), "root's power over the host's files: {asked}");
+        }
+    }
+
+    #[test]
+    fn links_of_the_host_stay_in_the_box_and_our_own_files_are_not_replaced() {
+        let kernel = assembled(merged());
+        kernel.position("symlink bin usr/bin");
+        kernel.position("symlink lib usr/lib");
+        kernel.position("symlink etc/ssl .host/ssl");
+        assert!(!kernel.asked.iter().any(|asked| asked.starts_with("symlink etc/passwd")));
+    }
+
+    #[test]
+    fn what_is_not_merged_is_bound_by_itself() {
+        let kernel = assembled(Recorder { links: vec![], ..merged() });
+        assert!(kernel.position("mkdir bin ") < kernel.position("bind bin host:/bin ro"));
+    }
+
+    #[test]
+    fn the_step_that_failed_is_named_and_the_last() {
+        let mut kernel = Recorder { failing: Some("mount proc"), ..merged() };
+        let parts = Parts { own: 5, work: 6, etc: None, users: true, folders: &[] };
+        let failed = assemble(&mut kernel, &parts).unwrap_err();
+        assert_eq!(failed.step, "proc");
+        assert!(kernel.asked.last().unwrap().starts_with("mount proc"));
+    }
+}
