@@ -60,8 +60,10 @@ fn build(out: &Path) -> Result<PathBuf, Box<dyn Error>> {
     for name in CLEARED {
         cargo.env_remove(name);
     }
-    // Static, so that it runs in any image; without relocations, so that it starts faster.
-    cargo.env("RUSTFLAGS", "-C target-feature=+crt-static -C relocation-model=static");
+    // Static, so that it runs in any image; without relocations, so that it starts faster; without tables for
+    // unwinding, since a panic aborts.
+    let flags = "-C target-feature=+crt-static -C relocation-model=static -C force-unwind-tables=no";
+    cargo.env("RUSTFLAGS", flags);
     let output = cargo.output()?;
     if !output.status.success() {
         return Err(format!("building the guest failed:\n{}", String::from_utf8_lossy(&output.stderr)).into());

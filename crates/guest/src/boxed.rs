@@ -38,7 +38,7 @@ fn live(inside: Inside) -> i32 {
     let default = if users { "user" } else { "root" };
     let config = Config { user: Some(user.unwrap_or_else(|| default.to_owned())), ..Config::new(sandbox) };
     own_workspace(config.user.as_deref());
-    let given = init::Given { listener: Some(listener), counters, disk_limit: disk, commands_follow: true };
+    let given = init::Given { listener: Some(listener), counters, disk_limit: disk, boxed: true };
     let ready = reply.clone();
     let result = init::run(
         config,

@@ -31,8 +31,8 @@ pub struct Given {
     pub counters: [Option<OwnedFd>; 2],
     /// The box's files have a size that cannot grow.
     pub disk_limit: bool,
-    /// Whoever made the box mostly has a command for it at once.
-    pub commands_follow: bool,
+    /// The guest is root of a box of its own, and has a command for it at once, mostly.
+    pub boxed: bool,
 }
 
 /// Serves until asked to end. `ready` is called when hosts can connect.
@@ -60,8 +60,11 @@ pub fn run(config: Config, given: Given, ready: Box<dyn FnOnce() -> io::Result<(
         spawn_local(reap()?);
         spawn_local(forward_signals(guest.clone())?);
         ready()?;
-        if given.commands_follow {
+        if given.boxed {
             process::pool::make_ready(&guest);
+            if let Err(error) = crate::sudo::serve(&guest) {
+                crate::say!("there is no sudo: {error}");
+            }
         }
         tokio::select! {
             result = server::serve(guest.clone(), listener) => result,

@@ -23,5 +23,6 @@ pub mod process;
 pub mod say;
 pub mod server;
 pub mod state;
+pub mod sudo;
 pub mod tunnel;
 pub mod users;

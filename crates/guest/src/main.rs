@@ -1,9 +1,14 @@
 //! Start of the guest: arguments, then what they ask for.
 
-use seawall_guest::{boxed, config::Config, config::Part, daemon, init};
-use std::process::ExitCode;
+use seawall_guest::{boxed, config::Config, config::Part, daemon, init, sudo};
+use std::{ffi::OsStr, path::Path, process::ExitCode};
 
 fn main() -> ExitCode {
+    let mut args = std::env::args_os();
+    if args.next().is_some_and(|name| Path::new(&name).file_name() == Some(OsStr::new("sudo"))) {
+        let code = sudo::applet::run(args.map(|arg| arg.to_string_lossy().into_owned()));
+        return ExitCode::from((code & 0xff) as u8);
+    }
     let part = match Config::from_args(std::env::args_os().skip(1)) {
         Ok(part) => part,
         Err(message) => {

@@ -82,6 +82,8 @@ pub struct Linux {
     ids: Ids,
     /// To map the ids of files; none where they stay as they are.
     mapping: Option<OwnedFd>,
+    /// For folders of the host, by their descriptors: see [`Linux::owner_map`].
+    pub owners: Vec<(RawFd, OwnedFd)>,
     /// Whether files that this process makes now belong to root of the box.
     as_owner: Cell<bool>,
 }
@@ -98,7 +100,7 @@ impl Linux {
         let options =
             [("mode", "755"), ("uid", &first), ("gid", &first), ("size", "32m"), ("nr_inodes", "16k")];
         let root = new_mount("tmpfs", &options, MountAttrFlags::MOUNT_ATTR_NOSUID)?;
-        Ok(Linux { root, ids, mapping: None, as_owner: Cell::new(false) })
+        Ok(Linux { root, ids, mapping: None, owners: Vec::new(), as_owner: Cell::new(false) })
     }
 
     /// Attaches the root over `place`. Nothing outside this mount namespace sees it.
@@ -109,6 +111,16 @@ impl Linux {
         rustix::mount::move_mount(self.root.as_fd(), c"", place, c"", over)?;
         self.mapping = mapping;
         Ok(())
+    }
+
+    /// What makes the owner of a folder of the host the box's user: see [`Mapped::Owner`]. To be asked for where
+    /// `/proc` is that of this process's own pid namespace.
+    pub fn owner_map(&self, folder: &OwnedFd) -> io::Result<Option<OwnedFd>> {
+        let found = rustix::fs::fstat(folder)?;
+        match found.st_uid {
+            0 => Ok(None),
+            uid => user::namespace_of(uid, found.st_gid, self.ids.first + BOX_USER).map(Some),
+        }
     }
 
     /// Files that this process makes are its own again.
@@ -140,12 +152,12 @@ impl Linux {
             (Mapped::No, _) | (_, None) => set_attributes(&tree, attributes, None)?,
             (Mapped::Box, mapping) => set_attributes(&tree, attributes, mapping.as_ref())?,
             (Mapped::Owner, Some(_)) => {
-                let owner = rustix::fs::fstat(&tree)?.st_uid;
-                let mapping = match owner {
-                    0 => None,
-                    owner => Some(user::namespace_of(owner, self.ids.first + BOX_USER)?),
+                let of = |fd: RawFd| self.owners.iter().find(|(known, _)| *known == fd).map(|(_, map)| map);
+                let mapping = match source {
+                    Source::Fd(fd, _) => of(fd),
+                    _ => None,
                 };
-                set_attributes(&tree, attributes, mapping.as_ref())?;
+                set_attributes(&tree, attributes, mapping)?;
             }
         }
         Ok(tree)

@@ -138,6 +138,10 @@ fn try_launch(
 ) -> Step<()> {
     pool.find_etc(&fds[1]);
     let spaces = pool.take()?;
+    let mut owners = Vec::new();
+    for folder in fds[fds.len() - order.mounts.len()..].iter().filter(|_| powers.root) {
+        owners.push(at("the ids of a mount", spaces.root.owner_map(folder))?);
+    }
     // The child inherits it.
     at("joining the network namespace", user::join(&spaces.net, libc::CLONE_NEWNET))?;
     let (wait, mut go) = at("a pipe", io::pipe())?;
@@ -148,7 +152,7 @@ fn try_launch(
     match at("cloning into namespaces", clone(cgroup))? {
         0 => {
             drop(go);
-            child::run(powers, order, fds, spaces, wait, live)
+            child::run(powers, order, fds, (spaces, owners), wait, live)
         }
         pid => {
             drop(wait);

@@ -53,9 +53,10 @@ pub struct HostFolder {
 }
 
 impl Order {
-    /// Descriptors that always come, before those of the cgroup, the counters and the mounts: where to answer, the box's folder, its files, its volume. Where there is an
+    /// Descriptors that always come, before those of the cgroup, the counters and the mounts: where to answer, the box's folder, its files, its volume, and the program
+    /// that is `sudo` in it. Where there is an
     /// image, its files are the place to mount it at, and its volume is the image.
-    pub const FDS: usize = 4;
+    pub const FDS: usize = 5;
 
     /// How many come in all.
     pub fn fds(&self) -> usize {
@@ -177,7 +178,7 @@ mod tests {
         };
         let bytes = order.to_bytes();
         assert_eq!(Order::parse(&bytes).unwrap(), order);
-        assert_eq!(order.fds(), 9);
+        assert_eq!(order.fds(), 10);
         for end in 1..bytes.len() {
             assert_ne!(Order::parse(&bytes[..end]).ok(), Some(order.clone()), "{end}");
         }

@@ -14,6 +14,8 @@ pub struct Parts<'a> {
     pub own: RawFd,
     /// The data volume.
     pub work: RawFd,
+    /// What `sudo` is in the box.
+    pub program: RawFd,
     /// Copies of what boxes may have of the host's `/etc`.
     pub etc: Option<RawFd>,
     /// Whether there are other users than root.
@@ -41,7 +43,7 @@ pub fn own_mode(name: &str) -> u32 {
 }
 
 /// Made in the root, with their modes.
-const DIRECTORIES: [(&str, u32); 22] = [
+const DIRECTORIES: [(&str, u32); 24] = [
     ("usr", 0o755),
     ("etc", 0o755),
     ("var", 0o755),
@@ -59,6 +61,8 @@ const DIRECTORIES: [(&str, u32); 22] = [
     ("media", 0o755),
     ("srv", 0o755),
     ("etc/.host", 0o755),
+    ("run/seawall", 0o755),
+    ("run/seawall/bin", 0o755),
     ("dev/pts", 0o755),
     ("dev/shm", 0o1777),
     ("sys/devices", 0o755),
@@ -119,6 +123,7 @@ pub fn furnish(kernel: &mut dyn Kernel, etc: Option<RawFd>, users: bool) -> Resu
         }
     }
     furnish_etc(kernel, etc, users)?;
+    step("run/seawall/bin/sudo", kernel.write("run/seawall/bin/sudo", ""))?;
     for name in DEVICES {
         let target = format!("dev/{name}");
         step(&target, kernel.write(&target, ""))?;
@@ -147,6 +152,13 @@ pub fn assemble(kernel: &mut dyn Kernel, parts: &Parts<'_>) -> Result<(), Failed
     step("work", kernel.bind(Source::Fd(parts.work, ""), "work", OWN_FILES))?;
     if let Some(template) = parts.etc {
         step("etc/.host", kernel.bind(Source::Fd(template, ""), "etc/.host", READ_ONLY))?;
+    }
+    for place in ["/run/seawall/bin/sudo", "/usr/bin/sudo"] {
+        // Where the host has one, it would refuse: nothing in a box gets new privileges.
+        if place.starts_with("/run") || kernel.exists(place) {
+            let target = place.trim_start_matches('/');
+            step(target, kernel.bind(Source::Fd(parts.program, ""), target, HOSTS))?;
+        }
     }
     dev(kernel, parts)?;
     if kernel.exists("/sys/devices/system/cpu") {
@@ -262,7 +274,7 @@ mod tests {
     fn assembled(mut kernel: Recorder) -> Recorder {
         let folders = [(HostFolder { target: "/data/deep".into(), writable: false }, 9)];
         furnish(&mut kernel, Some(7), true).unwrap();
-        let parts = Parts { own: 5, work: 6, etc: Some(7), users: true, folders: &folders };
+        let parts = Parts { own: 5, work: 6, program: 8, etc: Some(7), users: true, folders: &folders };
         assemble(&mut kernel, &parts).unwrap();
         kernel
     }
@@ -314,7 +326,7 @@ mod tests {
     #[test]
     fn the_step_that_failed_is_named_and_the_last() {
         let mut kernel = Recorder { failing: Some("mount proc"), ..merged() };
-        let parts = Parts { own: 5, work: 6, etc: None, users: true, folders: &[] };
+        let parts = Parts { own: 5, work: 6, program: 8, etc: None, users: true, folders: &[] };
         let failed = assemble(&mut kernel, &parts).unwrap_err();
         assert_eq!(failed.step, "proc");
         assert!(kernel.asked.last().unwrap().starts_with("mount proc"));

@@ -39,15 +39,16 @@ const STACK: usize = 16 << 10;
 pub fn namespace(ids: Ids) -> io::Result<OwnedFd> {
     // What the kernel counts for a user it also counts for whoever made the namespace: that must not be root.
     let owner = (ids != Ids::ONE).then_some(ids.first);
-    make(&ids.line(), owner)
+    make([&ids.line(), &ids.line()], owner)
 }
 
-/// One in which an id of the host's files stands for `other`.
-pub fn namespace_of(id: u32, other: u32) -> io::Result<OwnedFd> {
-    make(&format!("{id} {other} 1"), None)
+/// One in which a user and a group of the host's files stand for `other`.
+pub fn namespace_of(uid: u32, gid: u32, other: u32) -> io::Result<OwnedFd> {
+    make([&format!("{uid} {other} 1"), &format!("{gid} {other} 1")], None)
 }
 
-fn make(map: &str, owner: Option<u32>) -> io::Result<OwnedFd> {
+/// With these maps of users and of groups.
+fn make(maps: [&str; 2], owner: Option<u32>) -> io::Result<OwnedFd> {
     let mut stack = vec![0u8; STACK];
     let flags = libc::CLONE_NEWUSER | libc::CLONE_VM | libc::SIGCHLD;
     let as_user = |id: u32| {
@@ -70,7 +71,7 @@ fn make(map: &str, owner: Option<u32>) -> io::Result<OwnedFd> {
     if pid < 0 {
         return Err(error);
     }
-    let made = map_and_open(pid, map);
+    let made = map_and_open(pid, maps);
     // SAFETY: our child, which does nothing but wait; when the second call returns, it is gone.
     unsafe {
         libc::kill(pid, libc::SIGKILL);
@@ -79,9 +80,9 @@ fn make(map: &str, owner: Option<u32>) -> io::Result<OwnedFd> {
     made
 }
 
-fn map_and_open(pid: libc::pid_t, map: &str) -> io::Result<OwnedFd> {
-    fs::write(format!("/proc/{pid}/uid_map"), map)?;
-    fs::write(format!("/proc/{pid}/gid_map"), map)?;
+fn map_and_open(pid: libc::pid_t, maps: [&str; 2]) -> io::Result<OwnedFd> {
+    fs::write(format!("/proc/{pid}/uid_map"), maps[0])?;
+    fs::write(format!("/proc/{pid}/gid_map"), maps[1])?;
     let flags = OFlags::RDONLY | OFlags::CLOEXEC;
     Ok(rustix::fs::open(format!("/proc/{pid}/ns/user"), flags, Mode::empty())?)
 }

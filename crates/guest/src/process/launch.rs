@@ -61,6 +61,28 @@ pub fn prepare(guest: &Guest, start: &StartProcess) -> Outcome<(Launch, Given, E
     Ok((launch, [stdin, stdout, stderr, cwd], ends, args))
 }
 
+/// A command for another user, with an environment of its own: see `sudo`.
+pub fn for_another(
+    guest: &Guest,
+    user: &User,
+    args: &[String],
+    env: Vec<(String, String)>,
+) -> Outcome<Launch> {
+    let mut all: Environment = env.into_iter().map(|(k, v)| (k.into(), v.into())).collect();
+    all.entry("PATH".into()).or_insert_with(|| DEFAULT_PATH.into());
+    for (key, value) in [("HOME", &user.home), ("USER", &user.name), ("LOGNAME", &user.name)] {
+        all.insert(key.into(), value.into());
+    }
+    Ok(Launch {
+        candidates: candidates(&args[0], &all)?,
+        args: args.iter().map(|arg| c_string(arg.as_bytes())).collect::<Outcome<_>>()?,
+        env: all.iter().map(|(k, v)| variable(k, v)).collect::<Outcome<_>>()?,
+        become_user: may_become(user)?,
+        open_files: guest.open_files,
+        tty: false,
+    })
+}
+
 /// None: the guest is that user already.
 fn may_become(user: &User) -> Outcome<Option<(u32, u32, Vec<u32>)>> {
     let (uid, gid) = (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw());

@@ -3,6 +3,7 @@
 use super::{
     handover::{Order, hand_over},
     keeper,
+    words::{Said, Tell},
 };
 use crate::{
     fault::{Outcome, from_errno, from_io},
@@ -10,7 +11,7 @@ use crate::{
 };
 use rustix::{
     fd::{AsFd, OwnedFd},
-    net::{AddressFamily, SocketFlags, SocketType},
+    net::{AddressFamily, SendFlags, SocketFlags, SocketType},
 };
 use std::{
     rc::Rc,
@@ -79,6 +80,33 @@ impl Kept {
         let known = Known { guest: guest.clone(), keeper };
         let ctl = crate::poll::watch(ours).map_err(|error| from_io("a socket", &error))?;
         Ok(Kept { known, ctl: Rc::new(ctl) })
+    }
+
+    /// To its command's process group.
+    pub fn signal(&self, signal: i32) {
+        self.tell(Tell::Signal(signal));
+    }
+
+    /// Ends its command and everything that came from it.
+    pub fn kill(&self) {
+        self.tell(Tell::Kill);
+    }
+
+    fn tell(&self, tell: Tell) {
+        let flags = SendFlags::NOSIGNAL | SendFlags::DONTWAIT;
+        // One that is gone needs no word.
+        let _ = rustix::net::send(self.ctl.get_ref().as_fd(), &tell.to_bytes(), flags);
+    }
+
+    /// Waits until nothing is left of its command; then it may have another.
+    pub async fn settle(self) {
+        loop {
+            match super::run::listen(&self.ctl).await {
+                Some(Said::Gone) => return self.wait_for_more(),
+                Some(_) => {}
+                None => return,
+            }
+        }
     }
 
     /// After its command: it may have another, unless enough wait already.

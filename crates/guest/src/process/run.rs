@@ -401,6 +401,15 @@ async fn settle(guest: Rc<Guest>, process: Rc<Process>) {
     process.changed.notify_waiters();
 }
 
+/// As a shell tells it.
+pub fn shell_code(status: i32) -> i32 {
+    match decode(Some(status)) {
+        (Some(code), _) => code,
+        (None, Some(signal)) => 128 + signal,
+        (None, None) => 125,
+    }
+}
+
 /// What `waitpid` said.
 fn decode(status: Option<i32>) -> (Option<i32>, Option<i32>) {
     match status {
@@ -411,7 +420,7 @@ fn decode(status: Option<i32>) -> (Option<i32>, Option<i32>) {
 }
 
 /// What the keeper says next; none when it is gone.
-async fn listen(ctl: &AsyncFd<OwnedFd>) -> Option<Said> {
+pub async fn listen(ctl: &AsyncFd<OwnedFd>) -> Option<Said> {
     let mut buffer = [0u8; MESSAGE];
     loop {
         let mut ready = ctl.readable().await.ok()?;

@@ -12,6 +12,7 @@ use rustix::{
     fs::{Mode, OFlags},
     mount::MountPropagationFlags,
     net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType},
+    process::DumpableBehavior,
 };
 use std::{
     io::{self, Read},
@@ -19,6 +20,9 @@ use std::{
     os::unix::net::UnixListener,
     path::Path,
 };
+
+/// For each folder of the host, what makes its owner the box's user.
+pub type Owners = Vec<Option<OwnedFd>>;
 
 /// What the guest of a box starts with. Its descriptors are the only ones that are open beside stdio, which is
 /// /dev/null.
@@ -44,7 +48,7 @@ pub fn run(
     powers: &Powers,
     order: &Order,
     fds: &[OwnedFd],
-    spaces: Spaces,
+    spaces: (Spaces, Owners),
     mut wait: io::PipeReader,
     live: &dyn Fn(Inside) -> i32,
 ) -> ! {
@@ -64,7 +68,12 @@ pub fn run(
     unsafe { libc::_exit(code) }
 }
 
-fn enter(powers: &Powers, order: &Order, fds: &[OwnedFd], spaces: Spaces) -> Result<Inside, Failed> {
+fn enter(
+    powers: &Powers,
+    order: &Order,
+    fds: &[OwnedFd],
+    (spaces, owners): (Spaces, Owners),
+) -> Result<Inside, Failed> {
     // SAFETY: plain calls on numbers.
     unsafe {
         libc::setsid();
@@ -86,7 +95,9 @@ fn enter(powers: &Powers, order: &Order, fds: &[OwnedFd], spaces: Spaces) -> Res
     let mounted: Vec<OwnedFd> = rest.map(here).collect::<Result<_, _>>()?;
     let folders: Vec<_> = order.mounts.iter().cloned().zip(mounted.iter().map(AsRawFd::as_raw_fd)).collect();
     let etc = open_template(&folder);
+    let program = here_file(&fds[4])?;
     let parts = Parts {
+        program: program.as_raw_fd(),
         own: own.as_raw_fd(),
         work: work.as_raw_fd(),
         etc: etc.as_ref().map(AsRawFd::as_raw_fd),
@@ -94,10 +105,12 @@ fn enter(powers: &Powers, order: &Order, fds: &[OwnedFd], spaces: Spaces) -> Res
         folders: &folders,
     };
     let Spaces { net, user, mut root } = spaces;
+    let maps = mounted.iter().map(AsRawFd::as_raw_fd).zip(owners);
+    root.owners = maps.filter_map(|(fd, map)| map.map(|map| (fd, map))).collect();
     step("a new root", root.attach_root(folder.as_fd(), mapping))?;
     rootfs::assemble(&mut root, &parts)?;
     // Before all other descriptors go, those that have an owner do.
-    drop((root, folder, own, work, etc, mounted));
+    drop((root, folder, own, work, etc, mounted, program));
     step("the host's name", rustix::system::sethostname(HOSTNAME.as_bytes()).map_err(Into::into))?;
     limit_files(order.open_files)?;
     rustix::process::umask(Mode::from_raw_mode(0o022));
@@ -112,6 +125,11 @@ fn enter(powers: &Powers, order: &Order, fds: &[OwnedFd], spaces: Spaces) -> Res
     step("entering the user namespace", crate::user::enter(&space, users))?;
     drop(space);
     step("capabilities", caps::drop_others())?;
+    // Nobody in the box looks into process 1, root neither.
+    step(
+        "keeping memory private",
+        rustix::process::set_dumpable_behavior(DumpableBehavior::NotDumpable).map_err(Into::into),
+    )?;
     step("no new privileges", caps::no_new_privileges())?;
     step("the filter of system calls", powers.filter.install())?;
     Ok(Inside {
@@ -148,9 +166,17 @@ fn open_image(
 
 /// The same directory in this mount namespace: the host's descriptor is of the host's.
 fn here(fd: &OwnedFd) -> Result<OwnedFd, Failed> {
+    reopened(fd, OFlags::RDONLY | OFlags::DIRECTORY)
+}
+
+fn here_file(fd: &OwnedFd) -> Result<OwnedFd, Failed> {
+    reopened(fd, OFlags::PATH)
+}
+
+fn reopened(fd: &OwnedFd, flags: OFlags) -> Result<OwnedFd, Failed> {
     let open = || -> io::Result<OwnedFd> {
         let path = rustix::fs::readlink(format!("/proc/self/fd/{}", fd.as_raw_fd()), Vec::new())?;
-        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC | OFlags::NOFOLLOW;
+        let flags = flags | OFlags::CLOEXEC | OFlags::NOFOLLOW;
         let found = rustix::fs::open(path.as_c_str(), flags, Mode::empty())?;
         let (there, here) = (rustix::fs::fstat(fd)?, rustix::fs::fstat(&found)?);
         match (there.st_dev, there.st_ino) == (here.st_dev, here.st_ino) {

@@ -52,7 +52,7 @@ const STOP_SLACK: Duration = Duration::from_secs(3);
 const KILL_PATIENCE: Duration = Duration::from_secs(10);
 /// How old the look at the host's `/etc` may be.
 const ETC_PATIENCE: Duration = Duration::from_secs(30);
-const DEFAULT_PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
+const DEFAULT_PATH: &str = "/run/seawall/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
 
 /// What an operator decides.
 #[derive(Debug, Clone, PartialEq, Default)]
@@ -70,6 +70,8 @@ pub struct NativeProvider {
 struct Inner {
     folders: Arc<Folders>,
     launcher: Launcher,
+    /// The guest's program, which is also `sudo` in a box.
+    program: PathBuf,
     groups: Cgroups,
     /// What tells groups of this installation from those of others on the machine.
     installation: String,
@@ -124,6 +126,7 @@ impl NativeProvider {
         let inner = Inner {
             folders,
             launcher,
+            program: crate::guest_file(&data, crate::guest_binary())?,
             groups,
             installation,
             settings,
@@ -228,7 +231,8 @@ impl NativeProvider {
             Some(_) => open_file(&folders.image(id))?,
             None => open_dir(&folders.work(id))?,
         };
-        let mut fds = vec![open_dir(&folders.boxes.of(id))?, open_dir(&folders.own(id))?, volume];
+        let program = open_path(&inner.program)?;
+        let mut fds = vec![open_dir(&folders.boxes.of(id))?, open_dir(&folders.own(id))?, volume, program];
         let cgroup = match entry {
             None => CgroupPlace::None,
             Some(Entry::V2(fd)) => {
@@ -276,6 +280,11 @@ fn environment(id: SandboxId, spec: &SandboxSpec) -> Vec<(String, String)> {
 
 fn open_dir(path: &Path) -> Result<OwnedFd> {
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC | OFlags::NOFOLLOW;
+    rustix::fs::open(path, flags, Mode::empty()).map_err(|errno| io_error(path, errno.into()))
+}
+
+fn open_path(path: &Path) -> Result<OwnedFd> {
+    let flags = OFlags::PATH | OFlags::CLOEXEC | OFlags::NOFOLLOW;
     rustix::fs::open(path, flags, Mode::empty()).map_err(|errno| io_error(path, errno.into()))
 }
 

@@ -12,7 +12,7 @@ use std::{
         mpsc::{Receiver, Sender, channel},
     },
     thread::JoinHandle,
-    time::Duration,
+    time::{Duration, SystemTime},
 };
 
 /// How many wait.
@@ -60,8 +60,15 @@ impl Spares {
         make_private(&folder)?;
         let mut ready = Vec::new();
         for entry in fs::read_dir(&folder)?.flatten() {
-            if entry.file_name().to_string_lossy().starts_with(WHOLE) {
-                ready.push(entry.path());
+            let path = entry.path();
+            let whole = entry.file_name().to_string_lossy().starts_with(WHOLE)
+                && path.join("own").exists()
+                && path.join("volume").exists();
+            if whole {
+                ready.push(path);
+            } else if entry.metadata().and_then(|found| found.modified()).is_ok_and(is_old) {
+                // Left by a crash: whoever makes one takes no minute.
+                let _ = remove_tree(&path);
             }
         }
         Ok(Spares { folder, ready: Mutex::new(ready), jobs: Mutex::new(None), asked: Mutex::new(0) })
@@ -119,6 +126,10 @@ impl Spares {
         lock(&self.ready).push(whole);
         Ok(())
     }
+}
+
+fn is_old(time: SystemTime) -> bool {
+    time.elapsed().is_ok_and(|age| age > Duration::from_secs(60))
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {

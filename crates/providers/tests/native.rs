@@ -1,0 +1,164 @@
+//! What only the native provider has: `sudo`, folders of the host, its own users.
+
+#![allow(clippy::unwrap_used)] // Helpers beside the tests are tests too.
+
+use async_trait::async_trait;
+use seawall_api::{
+    SandboxId,
+    exec::StartProcess,
+    hello::Role,
+    sandbox::{HostMount, SandboxSpec},
+};
+use seawall_core::ports::{Provider, Volumes};
+use seawall_providers::native::{NativeProvider, NativeSettings};
+use seawall_wire::{Connector, Duplex, Error, Guest, ProcessOutput};
+use std::{
+    fs,
+    io::Write,
+    os::unix::fs::{MetadataExt, PermissionsExt, chown},
+    sync::Arc,
+};
+use tempfile::TempDir;
+
+struct ToBox(NativeProvider, SandboxId);
+
+#[async_trait]
+impl Connector for ToBox {
+    async fn connect(&self) -> Result<Box<dyn Duplex>, Error> {
+        let connected = self.0.connect(self.1).await;
+        connected.map_err(|error| Error::Unreachable { kind: error.kind(), message: error.chain() })
+    }
+}
+
+struct World {
+    provider: NativeProvider,
+    id: SandboxId,
+    guest: Guest,
+    _data: TempDir,
+}
+
+impl World {
+    async fn new(mounts: Vec<HostMount>, allowed: &TempDir) -> World {
+        let data = tempfile::tempdir().unwrap();
+        let settings = NativeSettings {
+            mounts: vec![allowed.path().canonicalize().unwrap()],
+            ..NativeSettings::default()
+        };
+        let provider = NativeProvider::open(data.path(), settings).unwrap();
+        let id = SandboxId::generate();
+        provider.create(id, &SandboxSpec { mounts, ..SandboxSpec::default() }).await.unwrap();
+        provider.start(id).await.unwrap();
+        let guest = Guest::new(id, Role::Client, Arc::new(ToBox(provider.clone(), id)));
+        World { provider, id, guest, _data: data }
+    }
+
+    async fn sh(&self, user: Option<&str>, script: &str) -> (Option<i32>, String) {
+        let mut start = StartProcess::new(["sh", "-c", script]);
+        start.user = user.map(str::to_owned);
+        let mut process = self.guest.start(start).await.unwrap();
+        let mut out = Vec::new();
+        loop {
+            match process.next().await.unwrap() {
+                ProcessOutput::Data { bytes, .. } => out.extend_from_slice(&bytes),
+                ProcessOutput::End(status) => {
+                    return (status.code, String::from_utf8_lossy(&out).into_owned());
+                }
+                _ => {}
+            }
+        }
+    }
+
+    async fn remove(self) {
+        self.provider.remove(self.id, Volumes::Delete).await.unwrap();
+    }
+}
+
+fn is_root(name: &str) -> bool {
+    let root = rustix::process::geteuid().is_root();
+    if !root {
+        // Not captured, so that it is counted.
+        let _ = writeln!(std::io::stderr(), "skipped native::{name}: capability: users");
+    }
+    root
+}
+
+#[tokio::test]
+async fn sudo_runs_what_it_is_asked_as_root_of_the_box() {
+    let world = World::new(vec![], &tempfile::tempdir().unwrap()).await;
+    for (script, wanted) in [
+        ("sudo id -u", "0\n"),
+        ("echo through | sudo cat", "through\n"),
+        ("cd /tmp && sudo pwd", "/tmp\n"),
+        ("sudo A=b sh -c 'echo $A'", "b\n"),
+        ("sudo -n true; echo $?", "0\n"),
+        ("sudo sh -c 'exit 7'; echo $?", "7\n"),
+        ("sudo sh -c 'kill -TERM $$'; echo $?", "143\n"),
+        ("sudo no-such-command 2>/dev/null; echo $?", "1\n"),
+        ("sudo sh -c 'grep -c NoNewPrivs:.1 /proc/self/status'", "1\n"),
+    ] {
+        assert_eq!(world.sh(None, script).await.1, wanted, "{script}");
+    }
+    // Who asked is ended with his command, and the command with whoever asked.
+    let (code, out) =
+        world.sh(None, "n=98765; timeout 1 sudo sleep ${n}4; sleep 0.2; pgrep -f 'sleep 98765[4]'").await;
+    assert_eq!((code, out.as_str()), (Some(1), ""));
+    world.remove().await;
+}
+
+#[tokio::test]
+async fn sudo_as_others_and_a_plain_user_by_default() {
+    if !is_root("sudo_as_others_and_a_plain_user_by_default") {
+        return;
+    }
+    let world = World::new(vec![], &tempfile::tempdir().unwrap()).await;
+    assert_eq!(
+        world.sh(None, "id -un; pwd; echo $HOME; sudo -u nobody id -un").await.1,
+        "user\n/work\n/home/user\nnobody\n"
+    );
+    world.remove().await;
+}
+
+#[tokio::test]
+async fn folders_of_the_host_are_read_and_where_allowed_written() {
+    if !is_root("folders_of_the_host_are_read_and_where_allowed_written") {
+        return;
+    }
+    let allowed = tempfile::tempdir().unwrap();
+    fs::set_permissions(allowed.path(), fs::Permissions::from_mode(0o755)).unwrap();
+    let place = |name: &str, owner: u32| {
+        let path = allowed.path().join(name);
+        fs::create_dir(&path).unwrap();
+        fs::write(path.join("file"), name).unwrap();
+        chown(&path, Some(owner), Some(owner + 1)).unwrap();
+        chown(path.join("file"), Some(owner), Some(owner + 1)).unwrap();
+        path.canonicalize().unwrap().display().to_string()
+    };
+    let mount = |source: &str, target: &str, writable| HostMount {
+        source: source.into(),
+        target: target.into(),
+        writable,
+    };
+    let (theirs, roots) = (place("theirs", 4321), place("roots", 0));
+    let mounts = vec![
+        mount(&theirs, "/data", true),
+        mount(&theirs, "/deep/er/read", false),
+        mount(&roots, "/roots", true),
+    ];
+    let world = World::new(mounts, &allowed).await;
+    let (_, out) =
+        world.sh(None, "cat /data/file /roots/file /deep/er/read/file; stat -c %U /data/file").await;
+    assert_eq!(out, "theirsrootstheirsuser\n");
+    assert_eq!(world.sh(None, "echo new > /data/new").await.0, Some(0));
+    let written = fs::metadata(allowed.path().join("theirs/new")).unwrap();
+    assert_eq!(
+        (written.uid(), written.gid()),
+        (4321, 4322),
+        "what a box writes belongs to the folder's owner"
+    );
+    assert_ne!(world.sh(None, "echo no > /deep/er/read/new 2>/dev/null").await.0, Some(0));
+    // Root of the box makes nothing that is root's outside.
+    assert_ne!(world.sh(Some("root"), "echo no > /roots/new 2>/dev/null").await.0, Some(0));
+    assert!(!allowed.path().join("roots/new").exists());
+    world.remove().await;
+    assert_eq!(fs::read_to_string(allowed.path().join("theirs/file")).unwrap(), "theirs");
+}
