@@ -75,6 +75,19 @@ pub enum Entry {
 }
 
 impl BoxGroup {
+    /// Makes what is missing of them.
+    pub fn make(&self) -> io::Result<()> {
+        let mut folders: Vec<&PathBuf> = self.folders.iter().map(|(_, folder)| folder).collect();
+        folders.dedup();
+        for folder in folders {
+            match fs::create_dir(folder) {
+                Err(error) if error.kind() != ErrorKind::AlreadyExists => return Err(at(folder, error)),
+                _ => {}
+            }
+        }
+        Ok(())
+    }
+
     pub fn set(&self, limits: &Limits) -> io::Result<()> {
         for (controller, folder) in &self.folders {
             for (file, value) in settings(self.v2, *controller, limits) {

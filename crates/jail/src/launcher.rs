@@ -4,8 +4,8 @@
 //! namespaces; the child builds its file tree, gives up its powers and goes on as the guest, without executing
 //! anything again. The host's threads are never forked.
 //!
-//! A box's process waits until its number is written in its folder, so that a launcher that dies in between
-//! leaves no box that nobody knows.
+//! The first thing that a box's process does is to write its number into its folder, so that there is no box that
+//! nobody knows, whoever dies in between.
 
 mod child;
 mod pool;
@@ -20,13 +20,12 @@ use pool::Pool;
 use rustix::{
     event::{PollFd, PollFlags, Timespec, poll},
     fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd},
-    fs::{Mode, OFlags},
     io::Errno,
     net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags},
 };
 use std::{
     fs,
-    io::{self, IoSliceMut, Write},
+    io::{self, IoSliceMut},
     mem::MaybeUninit,
 };
 
@@ -144,36 +143,14 @@ fn try_launch(
     }
     // The child inherits it.
     at("joining the network namespace", user::join(&spaces.net, libc::CLONE_NEWNET))?;
-    let (wait, mut go) = at("a pipe", io::pipe())?;
     let cgroup = match order.cgroup {
         CgroupPlace::V2 => Some(&fds[Order::FDS]),
         _ => None,
     };
     match at("cloning into namespaces", clone(cgroup))? {
-        0 => {
-            drop(go);
-            child::run(powers, order, fds, (spaces, owners), wait, live)
-        }
-        pid => {
-            drop(wait);
-            if let Err(error) = write_number(fds[1].as_fd(), pid, &powers.boot) {
-                // SAFETY: our child, which waits for a word that it will not get.
-                unsafe { libc::kill(pid, libc::SIGKILL) };
-                return Err(("noting the box's process", error));
-            }
-            at("letting the box go", go.write_all(b"g"))
-        }
+        0 => child::run(powers, order, fds, (spaces, owners), live),
+        _ => Ok(()),
     }
-}
-
-/// The number of the box's first process, when it began, and in which life of the machine.
-fn write_number(folder: BorrowedFd<'_>, pid: libc::pid_t, boot: &str) -> io::Result<()> {
-    let start = crate::process::start_time(pid.cast_unsigned())
-        .ok_or_else(|| io::Error::new(io::ErrorKind::NotFound, "it is gone already"))?;
-    let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::TRUNC | OFlags::CLOEXEC | OFlags::NOFOLLOW;
-    let file = rustix::fs::openat(folder, "run.new", flags, Mode::from_raw_mode(0o600))?;
-    fs::File::from(file).write_all(format!("{pid} {start} {boot}\n").as_bytes())?;
-    Ok(rustix::fs::renameat(folder, "run.new", folder, "run")?)
 }
 
 /// Clones this process, which has one thread. Zero in the child.

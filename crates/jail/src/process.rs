@@ -31,8 +31,17 @@ impl Identity {
 
 /// When a process began, in ticks since the machine did. None where there is none, or only its shell.
 pub fn start_time(pid: u32) -> Option<u64> {
+    parse_stat(&format!("/proc/{pid}/stat")).map(|(_, start)| start)
+}
+
+/// This process's number, and when it began, as whoever mounted `/proc` has them.
+pub fn own() -> Option<(u32, u64)> {
+    parse_stat("/proc/self/stat")
+}
+
+fn parse_stat(path: &str) -> Option<(u32, u64)> {
     let mut buffer = [0; 1024];
-    let length = fs::File::open(format!("/proc/{pid}/stat")).ok()?.read(&mut buffer).ok()?;
+    let length = fs::File::open(path).ok()?.read(&mut buffer).ok()?;
     let stat = String::from_utf8_lossy(&buffer[..length]);
     // The name may contain anything, also brackets.
     let mut words = stat.rsplit_once(')')?.1.split_whitespace();
@@ -40,7 +49,7 @@ pub fn start_time(pid: u32) -> Option<u64> {
     if matches!(state, "Z" | "X") {
         return None;
     }
-    words.nth(18)?.parse().ok()
+    Some((stat.split(' ').next()?.parse().ok()?, words.nth(18)?.parse().ok()?))
 }
 
 #[cfg(test)]
@@ -51,6 +60,7 @@ mod tests {
     fn this_process_is_itself_and_no_other() {
         let pid = std::process::id();
         let start = start_time(pid).unwrap();
+        assert_eq!(own(), Some((pid, start)));
         let boot = fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap().trim().to_owned();
         let me = Identity { pid, start, boot };
         assert!(me.is_alive());

@@ -120,16 +120,40 @@ impl Cgroups {
     /// The groups of a box, made where they are missing. Only those that its limits need.
     pub fn make(&self, name: &str, limits: &Limits) -> io::Result<BoxGroup> {
         let group = self.of(name, limits);
-        let mut folders: Vec<&PathBuf> = group.folders.iter().map(|(_, folder)| folder).collect();
-        folders.dedup();
-        for folder in folders {
-            match fs::create_dir(folder) {
-                Err(error) if error.kind() != ErrorKind::AlreadyExists => return Err(at(folder, error)),
-                _ => {}
-            }
-        }
+        group.make()?;
         group.set(limits)?;
         Ok(group)
+    }
+
+    /// Whether a group can get another name: only those of the first generation can.
+    pub fn can_rename(&self) -> bool {
+        !self.v2
+    }
+
+    /// As [`Cgroups::make`], from groups that were made in advance under another name. Where they are not as they
+    /// should be, new ones are made.
+    pub fn adopt(&self, spare: &str, name: &str, limits: &Limits) -> io::Result<BoxGroup> {
+        let (from, to) = (self.of(spare, limits), self.of(name, limits));
+        for ((_, from), (_, to)) in from.folders.iter().zip(&to.folders) {
+            match fs::rename(from, to) {
+                Ok(()) => {}
+                Err(error) if error.kind() == ErrorKind::NotFound => {}
+                Err(error) => return Err(at(to, error)),
+            }
+        }
+        self.make(name, limits)
+    }
+
+    /// Groups of this prefix in which nothing lives are removed.
+    pub fn clear(&self, prefix: &str) {
+        for (_, parent) in &self.parents {
+            for entry in fs::read_dir(parent).into_iter().flatten().flatten() {
+                if entry.file_name().to_string_lossy().starts_with(prefix) {
+                    // One that is in use refuses.
+                    let _ = fs::remove_dir(entry.path());
+                }
+            }
+        }
     }
 
     /// The groups that a box with these limits has.

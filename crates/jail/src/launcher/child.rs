@@ -5,21 +5,17 @@ use crate::{
     caps, disk,
     etc::HOSTNAME,
     order::{CgroupPlace, Order},
+    process,
     rootfs::{self, Failed, Parts, step},
 };
 use rustix::{
-    fd::{AsFd, AsRawFd, FromRawFd, OwnedFd, RawFd},
+    fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd},
     fs::{Mode, OFlags},
     mount::MountPropagationFlags,
     net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType},
     process::DumpableBehavior,
 };
-use std::{
-    io::{self, Read},
-    os::fd::IntoRawFd,
-    os::unix::net::UnixListener,
-    path::Path,
-};
+use std::{io, os::fd::IntoRawFd, os::unix::net::UnixListener, path::Path};
 
 /// For each folder of the host, what makes its owner the box's user.
 pub type Owners = Vec<Option<OwnedFd>>;
@@ -49,23 +45,28 @@ pub fn run(
     order: &Order,
     fds: &[OwnedFd],
     spaces: (Spaces, Owners),
-    mut wait: io::PipeReader,
     live: &dyn Fn(Inside) -> i32,
 ) -> ! {
-    let mut word = [0];
-    // Nothing happens before the box's number is known; without a word the launcher died.
-    let code = match wait.read(&mut word) {
-        Ok(1) => match enter(powers, order, fds, spaces) {
-            Ok(inside) => live(inside),
-            Err(failed) => {
-                tell(fds[0].as_fd(), &failed.to_string());
-                1
-            }
-        },
-        _ => 1,
+    // Nothing happens before the box's number is known.
+    let noted = step("noting the box's process", write_number(fds[1].as_fd(), &powers.boot));
+    let code = match noted.and_then(|()| enter(powers, order, fds, spaces)) {
+        Ok(inside) => live(inside),
+        Err(failed) => {
+            tell(fds[0].as_fd(), &failed.to_string());
+            1
+        }
     };
     // SAFETY: leaves without running anything of the launcher's.
     unsafe { libc::_exit(code) }
+}
+
+/// The number of the box's first process as the host has it, when it began, and in which life of the machine.
+fn write_number(folder: BorrowedFd<'_>, boot: &str) -> io::Result<()> {
+    let (pid, start) = process::own().ok_or_else(|| io::Error::other("/proc does not know it"))?;
+    let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::TRUNC | OFlags::CLOEXEC | OFlags::NOFOLLOW;
+    let file = rustix::fs::openat(folder, "run.new", flags, Mode::from_raw_mode(0o600))?;
+    io::Write::write_all(&mut std::fs::File::from(file), format!("{pid} {start} {boot}\n").as_bytes())?;
+    Ok(rustix::fs::renameat(folder, "run.new", folder, "run")?)
 }
 
 fn enter(

@@ -10,7 +10,7 @@
 //! <data>/native/etc                    what boxes may have of the host's /etc
 //! ```
 
-use super::spares::Spares;
+use super::spares::{MakeGroup, Spares};
 use crate::{
     boxes::{Boxes, Intent, io_error, make_private, no_box},
     tree::remove as remove_tree,
@@ -50,13 +50,13 @@ pub struct Folders {
 }
 
 impl Folders {
-    pub fn open(data: &Path) -> Result<Folders> {
+    pub fn open(data: &Path, make_group: Option<MakeGroup>) -> Result<Folders> {
         let base = data.join("native");
         let volumes = base.join("volumes");
         make_private(&volumes).map_err(|e| io_error(&volumes, e))?;
         let users = rustix::process::geteuid().is_root();
         let spare = base.join("spare");
-        let spares = Arc::new(Spares::open(spare.clone()).map_err(|e| io_error(&spare, e))?);
+        let spares = Arc::new(Spares::open(spare.clone(), make_group).map_err(|e| io_error(&spare, e))?);
         Ok(Folders { boxes: Boxes::open(base.join("boxes"))?, volumes, etc: base.join("etc"), users, spares })
     }
 

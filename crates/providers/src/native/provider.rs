@@ -4,6 +4,7 @@ use super::{
     folder::Folders,
     launch::Launcher,
     limits::{self, Defaults, Mounts},
+    spares::MakeGroup,
 };
 use crate::{
     boxes::{Boxes, Held, Intent, io_error, no_box},
@@ -22,7 +23,7 @@ use rustix::{
 use seawall_api::{
     ErrorKind, SandboxId,
     hello::Role,
-    sandbox::{EndReason, SandboxSpec},
+    sandbox::{EndReason, Limits, SandboxSpec},
 };
 use seawall_core::{
     Error, Result,
@@ -83,6 +84,15 @@ struct Inner {
     launching: AtomicUsize,
 }
 
+impl Drop for Inner {
+    fn drop(&mut self) {
+        while let Some(spare) = self.folders.spares.group() {
+            // Best effort: whoever opens the folder next clears them away too.
+            let _ = self.groups.all_of(&spare).remove();
+        }
+    }
+}
+
 impl Inner {
     fn group_name(&self, id: SandboxId) -> String {
         format!("{}-{id}", self.installation)
@@ -120,8 +130,11 @@ impl NativeProvider {
         std::fs::create_dir_all(data).map_err(|error| io_error(data, error))?;
         let data = data.canonicalize().map_err(|error| io_error(data, error))?;
         let launcher = Launcher::new(&data, crate::guest_binary())?;
-        let (folders, groups) = (Arc::new(Folders::open(&data)?), Cgroups::find());
+        let groups = Cgroups::find();
         let installation = blake3::hash(data.as_os_str().as_bytes()).to_hex()[..8].to_owned();
+        // What a crash left; those that somebody else has ready are made again when they are missing.
+        groups.clear(&spare_group(&installation, ""));
+        let folders = Arc::new(Folders::open(&data, group_maker(&groups, &installation, settings.defaults))?);
         let etc_seen = Mutex::new(None);
         let inner = Inner {
             folders,
@@ -221,7 +234,11 @@ impl NativeProvider {
         folders.write_end(id, None)?;
         self.refresh_etc()?;
         let limits = limits::in_force(&info.spec.limits, &inner.settings.defaults, &inner.groups)?;
-        let group = inner.groups.make(&inner.group_name(id), &limits).map_err(|error| {
+        let made = match folders.spares.group() {
+            Some(spare) => inner.groups.adopt(&spare, &inner.group_name(id), &limits),
+            None => inner.groups.make(&inner.group_name(id), &limits),
+        };
+        let group = made.map_err(|error| {
             Error::unavailable(format!("the control group of {id} cannot be made")).with_source(error)
         })?;
         reached("the group is made");
@@ -266,6 +283,23 @@ impl NativeProvider {
         reached("the box is about to be launched");
         inner.launcher.launch(&order, &borrowed).await
     }
+}
+
+fn spare_group(installation: &str, name: &str) -> String {
+    format!("{installation}-spare-{name}")
+}
+
+/// Groups in advance, where they can be renamed, with the default limits: then those are only checked.
+fn group_maker(groups: &Cgroups, installation: &str, defaults: Defaults) -> Option<MakeGroup> {
+    if !groups.can_rename() || !Controller::ALL.into_iter().any(|controller| groups.has(controller)) {
+        return None;
+    }
+    let (groups, installation) = (groups.clone(), installation.to_owned());
+    Some(Box::new(move || {
+        let limits = limits::in_force(&Limits::default(), &defaults, &groups).ok()?;
+        let name = spare_group(&installation, &SandboxId::generate().to_string());
+        groups.make(&name, &limits).ok().map(|_| name)
+    }))
 }
 
 fn environment(id: SandboxId, spec: &SandboxSpec) -> Vec<(String, String)> {

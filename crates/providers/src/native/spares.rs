@@ -22,6 +22,9 @@ const REST: Duration = Duration::from_millis(4);
 /// How those are called that are whole.
 const WHOLE: &str = "ready-";
 
+/// Makes groups under a name of their own, and tells the name.
+pub type MakeGroup = Box<dyn Fn() -> Option<String> + Send + Sync>;
+
 /// What the thread is asked to do.
 enum Job {
     Remove(PathBuf),
@@ -32,6 +35,10 @@ enum Job {
 pub struct Spares {
     folder: PathBuf,
     ready: Mutex<Vec<PathBuf>>,
+    /// Names of groups that wait.
+    groups: Mutex<Vec<String>>,
+    /// None where they cannot be made in advance.
+    make_group: Option<MakeGroup>,
     jobs: Mutex<Option<(Sender<Job>, JoinHandle<()>)>>,
     /// Whoever makes one box and goes shall not pay for more.
     asked: Mutex<usize>,
@@ -56,7 +63,7 @@ impl Drop for Spares {
 }
 
 impl Spares {
-    pub fn open(folder: PathBuf) -> io::Result<Spares> {
+    pub fn open(folder: PathBuf, make_group: Option<MakeGroup>) -> io::Result<Spares> {
         make_private(&folder)?;
         let mut ready = Vec::new();
         for entry in fs::read_dir(&folder)?.flatten() {
@@ -71,7 +78,14 @@ impl Spares {
                 let _ = remove_tree(&path);
             }
         }
-        Ok(Spares { folder, ready: Mutex::new(ready), jobs: Mutex::new(None), asked: Mutex::new(0) })
+        Ok(Spares {
+            folder,
+            ready: Mutex::new(ready),
+            groups: Mutex::default(),
+            make_group,
+            jobs: Mutex::new(None),
+            asked: Mutex::new(0),
+        })
     }
 
     /// Moves a ready pair of a box's own folder and its volume into their places. False where there is none.
@@ -85,11 +99,17 @@ impl Spares {
         placed.is_ok()
     }
 
+    /// The name of a group that waits.
+    pub fn group(&self) -> Option<String> {
+        lock(&self.groups).pop()
+    }
+
     /// After a box: the next shall find one ready.
     pub fn refill(self: &std::sync::Arc<Self>) {
         let mut asked = lock(&self.asked);
         *asked += 1;
-        if *asked > 1 && lock(&self.ready).len() < READY {
+        let missing = lock(&self.ready).len() < READY || lock(&self.groups).len() < READY;
+        if *asked > 1 && missing {
             self.ask(Job::Refill);
         }
     }
@@ -117,6 +137,14 @@ impl Spares {
     }
 
     fn make_one(&self, users: bool) -> io::Result<()> {
+        if let Some(make) = self.make_group.as_ref().filter(|_| lock(&self.groups).len() < READY)
+            && let Some(name) = make()
+        {
+            lock(&self.groups).push(name);
+        }
+        if lock(&self.ready).len() >= READY {
+            return Ok(());
+        }
         let name = SandboxId::generate();
         let (draft, whole) =
             (self.folder.join(format!("new-{name}")), self.folder.join(format!("{WHOLE}{name}")));
@@ -148,8 +176,8 @@ fn work(jobs: &Receiver<Job>, spares: &std::sync::Weak<Spares>) {
         let done = match job {
             Job::Remove(path) => remove_tree(&path),
             Job::Refill => match spares.upgrade() {
-                Some(spares) if lock(&spares.ready).len() < READY => spares.make_one(users),
-                _ => Ok(()),
+                Some(spares) => spares.make_one(users),
+                None => Ok(()),
             },
         };
         if let Err(error) = done {
