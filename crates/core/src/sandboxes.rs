@@ -31,7 +31,7 @@ use std::{
     fmt,
     net::SocketAddr,
     sync::{Arc, Mutex, PoisonError},
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 pub use sweep::Sweep;
@@ -63,6 +63,9 @@ pub struct Inspection {
     pub processes: Vec<ProcessInfo>,
 }
 
+/// How long a sandbox that was just started is believed to run.
+const FRESH: Duration = Duration::from_millis(20);
+
 #[derive(Clone)]
 pub struct Sandboxes {
     inner: Arc<Inner>,
@@ -73,6 +76,8 @@ struct Inner {
     records: Arc<dyn Records>,
     clock: Arc<dyn Clock>,
     guests: Mutex<HashMap<SandboxId, Guest>>,
+    /// The sandbox that was started last, and when.
+    fresh: Mutex<Option<(Record, Instant)>>,
 }
 
 impl fmt::Debug for Sandboxes {
@@ -99,8 +104,8 @@ impl Connector for ToBox {
 
 impl Sandboxes {
     pub fn new(providers: Providers, records: Arc<dyn Records>, clock: Arc<dyn Clock>) -> Sandboxes {
-        let guests = Mutex::new(HashMap::new());
-        Sandboxes { inner: Arc::new(Inner { providers, records, clock, guests }) }
+        let (guests, fresh) = (Mutex::default(), Mutex::default());
+        Sandboxes { inner: Arc::new(Inner { providers, records, clock, guests, fresh }) }
     }
 
     pub fn providers(&self) -> &Providers {
@@ -285,12 +290,23 @@ impl Sandboxes {
 
     /// The client of a running sandbox's guest.
     pub async fn guest(&self, id: SandboxId) -> Result<Guest> {
+        if let Some(guest) = self.fresh_guest(id) {
+            return Ok(guest);
+        }
         let record = self.record(id).await?;
         let now = info(&record, self.find_box(&record).await?.as_ref());
         match lifecycle::answer(now.state, Ask::Use) {
             Answer::Refuse(why) => Err(refused(id, now.state, why)),
             _ => self.client(&record),
         }
+    }
+
+    /// The client of a sandbox that this service started just now: there is no need to look whether it runs. Once
+    /// only, since afterwards anything may have happened to it.
+    fn fresh_guest(&self, id: SandboxId) -> Option<Guest> {
+        let fresh = self.inner.fresh.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let (record, since) = fresh.filter(|(record, _)| record.id == id)?;
+        if since.elapsed() > FRESH { None } else { self.client(&record).ok() }
     }
 
     pub async fn exec(&self, id: SandboxId, request: ExecRequest) -> Result<ExecOutput> {
@@ -348,6 +364,7 @@ impl Sandboxes {
     }
 
     async fn forget_guest(&self, id: SandboxId) {
+        self.inner.fresh.lock().unwrap_or_else(PoisonError::into_inner).take();
         let guest = self.inner.guests.lock().unwrap_or_else(PoisonError::into_inner).remove(&id);
         if let Some(guest) = guest {
             guest.disconnect().await;

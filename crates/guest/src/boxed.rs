@@ -1,15 +1,13 @@
 //! The guest as process 1 of a native box: the launcher has built the box around it.
 
-use crate::{config::Config, init};
+use crate::{config::Config, init, users};
 use rustix::fd::OwnedFd;
 use seawall_api::sandbox::WORKDIR;
 use seawall_jail::launcher::{self, Inside};
 use std::{
-    cell::Cell,
     fs::File,
     io::{self, Write},
     os::unix::fs::MetadataExt,
-    rc::Rc,
 };
 
 /// Starts boxes for the host process at the other end of stdin.
@@ -21,11 +19,9 @@ pub fn launcher() -> io::Result<()> {
 
 /// The whole life of a box. The number is what its process ends with.
 fn live(inside: Inside) -> i32 {
-    let Inside { sandbox, user, env, listener, reply, users, counters, disk } = inside;
-    let reply = Rc::new(Cell::new(Some(File::from(reply))));
+    let Inside { sandbox, user, env, listener, reply, users: has_users, counters, disk } = inside;
     let Ok(sandbox) = sandbox.parse() else {
-        say(&reply, "error the sandbox has no id\n");
-        return 1;
+        return say(reply, "error the sandbox has no id\n", 1);
     };
     for (key, _) in std::env::vars_os() {
         // SAFETY: one thread. What the launcher was given is not the box's.
@@ -35,31 +31,26 @@ fn live(inside: Inside) -> i32 {
         // SAFETY: one thread.
         unsafe { std::env::set_var(key, value) };
     }
-    let default = if users { "user" } else { "root" };
-    let config = Config { user: Some(user.unwrap_or_else(|| default.to_owned())), ..Config::new(sandbox) };
-    own_workspace(config.user.as_deref());
+    let name = user.unwrap_or_else(|| if has_users { "user" } else { "root" }.to_owned());
+    match users::find(&name) {
+        Ok(user) => own_workspace(&user),
+        Err(fault) => return say(reply, &format!("error {}\n", fault.message), 1),
+    }
+    // The socket takes connections already, and what is left to do depends on nobody else.
+    say(reply, "ready\n", 0);
     let given = init::Given { listener: Some(listener), counters, disk_limit: disk, boxed: true };
-    let ready = reply.clone();
-    let result = init::run(
-        config,
-        given,
-        Box::new(move || {
-            say(&ready, "ready\n");
-            Ok(())
-        }),
-    );
-    match result {
+    let config = Config { user: Some(name), ..Config::new(sandbox) };
+    match init::run(config, given, Box::new(|| Ok(()))) {
         Ok(()) => 0,
         Err(error) => {
-            say(&reply, &format!("error {error}\n"));
+            crate::say!("{error}");
             1
         }
     }
 }
 
 /// The workspace belongs to whoever works in it. Where that fails the box is still of use to root.
-fn own_workspace(user: Option<&str>) {
-    let Some(user) = user.and_then(|user| crate::users::find(user).ok()) else { return };
+fn own_workspace(user: &users::User) {
     let found = std::fs::metadata(WORKDIR).map(|found| found.uid());
     if found.is_ok_and(|owner| owner != user.uid) {
         let _ = std::os::unix::fs::chown(WORKDIR, Some(user.uid), Some(user.gid));
@@ -67,8 +58,7 @@ fn own_workspace(user: Option<&str>) {
 }
 
 /// The one word to whoever asked for the box. They may be gone; the box is there all the same.
-fn say(reply: &Cell<Option<File>>, word: &str) {
-    if let Some(mut reply) = reply.take() {
-        let _ = reply.write_all(word.as_bytes());
-    }
+fn say(reply: OwnedFd, word: &str, code: i32) -> i32 {
+    let _ = File::from(reply).write_all(word.as_bytes());
+    code
 }

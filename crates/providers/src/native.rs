@@ -4,6 +4,7 @@
 //! folder before that process did anything (`run`). The kernel's truth about a box is whether that process
 //! lives: with it goes its pid namespace, and with that everything else.
 
+mod end;
 mod folder;
 mod launch;
 mod limits;

@@ -10,7 +10,10 @@ use seawall_api::{
     ErrorKind, SandboxId,
     sandbox::{EndReason, SandboxInfo, SandboxState},
 };
-use std::sync::Arc;
+use std::{
+    sync::{Arc, PoisonError},
+    time::Instant,
+};
 use tokio::task::JoinHandle;
 
 impl Sandboxes {
@@ -99,6 +102,10 @@ impl Sandboxes {
         record.state = if started.is_ok() { SandboxState::Running } else { SandboxState::Created };
         record.started_at = started.is_ok().then(|| self.inner.clock.now());
         self.note_made(provider, &record).await?;
+        if started.is_ok() {
+            let mut fresh = self.inner.fresh.lock().unwrap_or_else(PoisonError::into_inner);
+            *fresh = Some((record.clone(), Instant::now()));
+        }
         tracing::info!(sandbox = %id, provider = provider.name(), started = started.is_ok(), "sandbox created");
         Ok(info(&record, Some(&started?)))
     }

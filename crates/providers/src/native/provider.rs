@@ -1,6 +1,7 @@
 //! The provider itself: folders, groups and launched boxes behind the contract.
 
 use super::{
+    end::{dial, end},
     folder::Folders,
     launch::Launcher,
     limits::{self, Defaults, Mounts},
@@ -14,15 +15,11 @@ use crate::{
 use async_trait::async_trait;
 use jiff::Timestamp;
 use rustix::{
-    event::{PollFd, PollFlags, Timespec, poll},
     fd::{AsFd, OwnedFd},
     fs::{Mode, OFlags},
-    io::Errno,
-    process::{Pid, PidfdFlags, Signal},
 };
 use seawall_api::{
-    ErrorKind, SandboxId,
-    hello::Role,
+    SandboxId,
     sandbox::{EndReason, Limits, SandboxSpec},
 };
 use seawall_core::{
@@ -34,10 +31,10 @@ use seawall_jail::{
     cgroup::{Cgroups, Controller, Entry},
     order::{CgroupPlace, Order},
 };
-use seawall_wire::{Connector, Duplex, Guest};
+use seawall_wire::Duplex;
 use std::{
     fmt,
-    os::{fd::AsRawFd, unix::ffi::OsStrExt},
+    os::unix::ffi::OsStrExt,
     path::{Path, PathBuf},
     sync::{
         Arc, Mutex, PoisonError,
@@ -45,12 +42,7 @@ use std::{
     },
     time::{Duration, Instant},
 };
-use tokio::net::UnixStream;
 
-/// Beyond the grace, for the guest to answer and the kernel to clean up.
-const STOP_SLACK: Duration = Duration::from_secs(3);
-/// How long the kernel may take to end a box.
-const KILL_PATIENCE: Duration = Duration::from_secs(10);
 /// How old the look at the host's `/etc` may be.
 const ETC_PATIENCE: Duration = Duration::from_secs(30);
 const DEFAULT_PATH: &str = "/run/seawall/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
@@ -184,35 +176,6 @@ impl NativeProvider {
         }
     }
 
-    /// Ends everything in a box that is held.
-    async fn end(&self, id: SandboxId, grace: Duration, reason: EndReason) -> Result<()> {
-        let folders = &self.inner.folders;
-        let Some(process) = folders.process(id).filter(|process| process.is_alive()) else { return Ok(()) };
-        let Some(pid) = Pid::from_raw(process.pid.cast_signed()) else { return Ok(()) };
-        let Ok(handle) = rustix::process::pidfd_open(pid, PidfdFlags::NONBLOCK) else { return Ok(()) };
-        // Between the look and the descriptor another may have got its number.
-        if !process.is_alive() {
-            return Ok(());
-        }
-        folders.write_end(id, Some(&reason))?;
-        reached("the end is noted");
-        if !grace.is_zero() {
-            let connector = Arc::new(Socket { folders: folders.clone(), id });
-            let asked = Guest::new(id, Role::Client, connector).shutdown(grace).await;
-            if asked.is_ok() && wait_dead(&handle, grace + STOP_SLACK).await? {
-                return Ok(());
-            }
-        }
-        // With process 1 goes every other of the box; it is dead when all are.
-        let _ = rustix::process::pidfd_send_signal(&handle, Signal::KILL);
-        match wait_dead(&handle, KILL_PATIENCE).await? {
-            true => Ok(()),
-            false => Err(Error::unavailable(format!(
-                "processes of sandbox {id} do not end; they may wait for a disk or network that does not answer"
-            ))),
-        }
-    }
-
     /// Whether nobody else waits for this provider in this process.
     fn is_alone(&self) -> bool {
         self.inner.launching.load(Ordering::Relaxed) == 0
@@ -327,25 +290,6 @@ fn open_file(path: &Path) -> Result<OwnedFd> {
     rustix::fs::open(path, flags, Mode::empty()).map_err(|errno| io_error(path, errno.into()))
 }
 
-/// Whether the process is dead, and all of its box with it, within `patience`.
-async fn wait_dead(handle: &OwnedFd, patience: Duration) -> Result<bool> {
-    let handle = handle.try_clone().map_err(|e| io_error(Path::new("a process"), e))?;
-    off_thread(move || Ok(dies(&handle, patience))).await
-}
-
-fn dies(handle: &OwnedFd, patience: Duration) -> bool {
-    let deadline = Instant::now() + patience;
-    loop {
-        let left = deadline.saturating_duration_since(Instant::now());
-        let mut fds = [PollFd::from_borrowed_fd(handle.as_fd(), PollFlags::IN)];
-        let wait = Timespec { tv_sec: left.as_secs().cast_signed(), tv_nsec: left.subsec_nanos().into() };
-        match poll(&mut fds, Some(&wait)) {
-            Err(Errno::INTR) => {}
-            other => return matches!(other, Ok(1)),
-        }
-    }
-}
-
 impl Truth for Inner {
     fn boxes(&self) -> &Boxes {
         &self.folders.boxes
@@ -353,40 +297,6 @@ impl Truth for Inner {
 
     fn info(&self, id: SandboxId) -> Result<BoxInfo> {
         Ok(self.complete(self.folders.info(id)?))
-    }
-}
-
-/// The way to a box's guest while the box is being ended.
-struct Socket {
-    folders: Arc<Folders>,
-    id: SandboxId,
-}
-
-#[async_trait]
-impl Connector for Socket {
-    async fn connect(&self) -> Result<Box<dyn Duplex>, seawall_wire::Error> {
-        dial(&self.folders, self.id)
-            .await
-            .map_err(|error| seawall_wire::Error::Unreachable { kind: error.kind(), message: error.chain() })
-    }
-}
-
-/// Through the folder's descriptor: a socket's path has room for about a hundred bytes only.
-async fn dial(folders: &Folders, id: SandboxId) -> Result<Box<dyn Duplex>> {
-    let folder = folders.boxes.of(id);
-    let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
-    let dir = rustix::fs::open(&folder, flags, Mode::empty()).map_err(|_| no_box(id))?;
-    let path = PathBuf::from(format!("/proc/self/fd/{}/wire.sock", dir.as_raw_fd()));
-    match UnixStream::connect(path).await {
-        Ok(stream) => Ok(Box::new(stream)),
-        Err(error) => {
-            let info = folders.info(id)?;
-            let (kind, message) = match info.state {
-                BoxState::Running => (ErrorKind::Unavailable, format!("the guest of {id} does not answer")),
-                _ => (ErrorKind::Stopped, format!("sandbox {id} does not run")),
-            };
-            Err(Error::new(kind, message).with_source(error))
-        }
     }
 }
 
@@ -470,13 +380,13 @@ impl Provider for NativeProvider {
     async fn stop(&self, id: SandboxId, grace: Duration) -> Result<()> {
         let _held = self.hold(id).await?.ok_or_else(|| no_box(id))?;
         self.inner.folders.info(id)?;
-        self.end(id, grace, EndReason::Stopped).await
+        end(&self.inner.folders, id, grace, EndReason::Stopped).await
     }
 
     async fn remove(&self, id: SandboxId, volumes: Volumes) -> Result<()> {
         let held = self.hold(id).await?;
         if held.is_some() {
-            self.end(id, Duration::ZERO, EndReason::Terminated).await?;
+            end(&self.inner.folders, id, Duration::ZERO, EndReason::Terminated).await?;
         }
         let inner = self.inner.clone();
         short_work(self.is_alone(), move || {
