@@ -50,7 +50,7 @@ pub struct Folders {
 }
 
 impl Folders {
-    pub fn open(data: &Path, make_group: Option<MakeGroup>) -> Result<Folders> {
+    pub fn open(data: &Path, make_group: Option<Box<dyn MakeGroup>>) -> Result<Folders> {
         let base = data.join("native");
         let volumes = base.join("volumes");
         make_private(&volumes).map_err(|e| io_error(&volumes, e))?;

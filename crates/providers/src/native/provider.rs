@@ -76,15 +76,6 @@ struct Inner {
     launching: AtomicUsize,
 }
 
-impl Drop for Inner {
-    fn drop(&mut self) {
-        while let Some(spare) = self.folders.spares.group() {
-            // Best effort: whoever opens the folder next clears them away too.
-            let _ = self.groups.all_of(&spare).remove();
-        }
-    }
-}
-
 impl Inner {
     fn group_name(&self, id: SandboxId) -> String {
         format!("{}-{id}", self.installation)
@@ -252,17 +243,32 @@ fn spare_group(installation: &str, name: &str) -> String {
     format!("{installation}-spare-{name}")
 }
 
-/// Groups in advance, where they can be renamed, with the default limits: then those are only checked.
-fn group_maker(groups: &Cgroups, installation: &str, defaults: Defaults) -> Option<MakeGroup> {
-    if !groups.can_rename() || !Controller::ALL.into_iter().any(|controller| groups.has(controller)) {
-        return None;
+/// Groups in advance, with the default limits: then those are only checked.
+struct Groups {
+    groups: Cgroups,
+    installation: String,
+    defaults: Defaults,
+}
+
+impl MakeGroup for Groups {
+    fn make(&self) -> Option<String> {
+        let limits = limits::in_force(&Limits::default(), &self.defaults, &self.groups).ok()?;
+        let name = spare_group(&self.installation, &SandboxId::generate().to_string());
+        self.groups.make(&name, &limits).ok().map(|_| name)
     }
+
+    fn remove(&self, name: &str) {
+        // Whoever opens the folder next clears away what is left.
+        let _ = self.groups.all_of(name).remove();
+    }
+}
+
+/// None where groups cannot be renamed, or there are none.
+fn group_maker(groups: &Cgroups, installation: &str, defaults: Defaults) -> Option<Box<dyn MakeGroup>> {
+    let some = Controller::ALL.into_iter().any(|controller| groups.has(controller));
     let (groups, installation) = (groups.clone(), installation.to_owned());
-    Some(Box::new(move || {
-        let limits = limits::in_force(&Limits::default(), &defaults, &groups).ok()?;
-        let name = spare_group(&installation, &SandboxId::generate().to_string());
-        groups.make(&name, &limits).ok().map(|_| name)
-    }))
+    (groups.can_rename() && some)
+        .then(|| Box::new(Groups { groups, installation, defaults }) as Box<dyn MakeGroup>)
 }
 
 fn environment(id: SandboxId, spec: &SandboxSpec) -> Vec<(String, String)> {

@@ -22,8 +22,11 @@ const REST: Duration = Duration::from_millis(4);
 /// How those are called that are whole.
 const WHOLE: &str = "ready-";
 
-/// Makes groups under a name of their own, and tells the name.
-pub type MakeGroup = Box<dyn Fn() -> Option<String> + Send + Sync>;
+/// Makes groups under a name of their own, and removes those that nobody took.
+pub trait MakeGroup: Send + Sync {
+    fn make(&self) -> Option<String>;
+    fn remove(&self, name: &str);
+}
 
 /// What the thread is asked to do.
 enum Job {
@@ -38,7 +41,7 @@ pub struct Spares {
     /// Names of groups that wait.
     groups: Mutex<Vec<String>>,
     /// None where they cannot be made in advance.
-    make_group: Option<MakeGroup>,
+    make_group: Option<Box<dyn MakeGroup>>,
     jobs: Mutex<Option<(Sender<Job>, JoinHandle<()>)>>,
     /// Whoever makes one box and goes shall not pay for more.
     asked: Mutex<usize>,
@@ -59,11 +62,15 @@ impl Drop for Spares {
                 let _ = thread.join();
             }
         }
+        // Now that nobody makes more.
+        if let Some(maker) = &self.make_group {
+            lock(&self.groups).drain(..).for_each(|name| maker.remove(&name));
+        }
     }
 }
 
 impl Spares {
-    pub fn open(folder: PathBuf, make_group: Option<MakeGroup>) -> io::Result<Spares> {
+    pub fn open(folder: PathBuf, make_group: Option<Box<dyn MakeGroup>>) -> io::Result<Spares> {
         make_private(&folder)?;
         let mut ready = Vec::new();
         for entry in fs::read_dir(&folder)?.flatten() {
@@ -138,7 +145,7 @@ impl Spares {
 
     fn make_one(&self, users: bool) -> io::Result<()> {
         if let Some(make) = self.make_group.as_ref().filter(|_| lock(&self.groups).len() < READY)
-            && let Some(name) = make()
+            && let Some(name) = make.make()
         {
             lock(&self.groups).push(name);
         }
