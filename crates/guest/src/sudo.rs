@@ -130,7 +130,7 @@ fn started(guest: &Rc<Guest>, bytes: &[u8], fds: Vec<OwnedFd>) -> Outcome<Kept> 
     let launch = launch::for_another(guest, &user, &request.args, request.env)?;
     let bytes = launch.to_bytes();
     let order = Order { bytes: &bytes, pointers: launch.pointers(), fds: fds.each_ref().map(AsFd::as_fd) };
-    Kept::for_order(guest, &order)
+    Ok(Kept::for_order(guest, &order)?.0)
 }
 
 /// Until the command ends. Whoever asked may send signals meanwhile, and takes the command along when he goes.

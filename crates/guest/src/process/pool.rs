@@ -49,18 +49,18 @@ pub struct Waiting {
 }
 
 impl Kept {
-    /// A keeper that runs `order`: one that waits, or a new one.
-    pub fn for_order(guest: &Rc<Guest>, order: &Order<'_>) -> Outcome<Kept> {
+    /// A keeper that runs `order`: one that waited, or a new one.
+    pub fn for_order(guest: &Rc<Guest>, order: &Order<'_>) -> Outcome<(Kept, bool)> {
         let waiting = guest.processes.waiting.borrow_mut().pop();
         if let Some(Waiting { kept, .. }) = waiting
             && hand_over(order, kept.ctl.get_ref().as_fd()).is_ok()
         {
-            return Ok(kept);
+            return Ok((kept, true));
         }
-        Kept::fork(guest, Some(order))
+        Ok((Kept::fork(guest, Some(order))?, false))
     }
 
-    fn fork(guest: &Rc<Guest>, order: Option<&Order<'_>>) -> Outcome<Kept> {
+    pub fn fork(guest: &Rc<Guest>, order: Option<&Order<'_>>) -> Outcome<Kept> {
         let (ours, theirs) = rustix::net::socketpair(
             AddressFamily::UNIX,
             SocketType::SEQPACKET,

@@ -54,10 +54,17 @@ pub async fn launch(guest: &Rc<Guest>, start: &StartProcess) -> Outcome<Rc<Proce
     let bytes = launch.to_bytes();
     let fds = given.each_ref().map(AsFd::as_fd);
     let order = Order { bytes: &bytes, pointers: launch.pointers(), fds };
-    let Kept { known, ctl } = Kept::for_order(guest, &order)?;
+    let (mut kept, waited) = Kept::for_order(guest, &order)?;
+    let mut word = first_word(&kept.ctl, kept.known.keeper).await;
+    if waited && matches!(word, Some(None)) {
+        // Somebody killed it while it waited; its command went with it, if it had begun.
+        kept = Kept::fork(guest, Some(&order))?;
+        word = first_word(&kept.ctl, kept.known.keeper).await;
+    }
+    let Kept { known, ctl } = kept;
     let keeper = known.keeper;
     drop((launch, bytes, given));
-    let Some(said) = first_word(&ctl, keeper).await else {
+    let Some(said) = word else {
         drop(known);
         crate::init::end_strays(guest).await;
         return Err(Fault::new(ErrorKind::ExecFailed, "the command did not start in time"));
