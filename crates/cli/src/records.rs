@@ -1,7 +1,8 @@
 //! Records as files of the data folder: `records/<id>.json`, one per sandbox.
 //!
-//! A record is written beside its place, synced, and moved there: it is whole or it is not. One lock
-//! file stands around every change, so that several `seawall` processes share a folder.
+//! A new record is written straight into its place and synced: as long as it is empty, it is none. A
+//! changed one is written beside its place, synced, and moved there. One lock file stands around every change, so
+//! that several `seawall` processes share a folder.
 
 use async_trait::async_trait;
 use seawall_api::{ErrorKind, SandboxId};

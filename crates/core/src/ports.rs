@@ -6,6 +6,6 @@ pub mod records;
 
 pub use clock::{Clock, SystemClock};
 pub use provider::{
-    BoxEvent, BoxEvents, BoxInfo, BoxState, Capabilities, LimitKinds, Provider, VolumeInfo, Volumes,
+    BoxEvent, BoxEvents, BoxInfo, BoxState, Capabilities, LimitKinds, Provider, ToBox, VolumeInfo, Volumes,
 };
 pub use records::{Claim, Durable, Record, Records};

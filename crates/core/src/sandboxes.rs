@@ -12,11 +12,10 @@ mod watch;
 use crate::{
     Error, ExecOutput, ExecRequest, Providers, Result, exec,
     lifecycle::{self, Answer, Ask},
-    ports::{BoxInfo, Capabilities, Clock, Provider, Record, Records, Volumes},
+    ports::{BoxInfo, Capabilities, Clock, Provider, Record, Records, ToBox, Volumes},
     steps::reached,
     tunnels::{self, Expose, Forward},
 };
-use async_trait::async_trait;
 use seawall_api::{
     ErrorKind, SandboxId,
     exec::{ProcessInfo, StartProcess},
@@ -24,14 +23,14 @@ use seawall_api::{
     message::{Attach, GuestInfo},
     sandbox::{EndReason, Limits, SandboxInfo, SandboxSpec, SandboxState},
 };
-use seawall_wire::{Connector, Duplex, Guest, Process};
+use seawall_wire::{Connector, Guest, Process};
 use serde::Serialize;
 use std::{
     collections::HashMap,
     fmt,
     net::SocketAddr,
     sync::{Arc, Mutex, PoisonError},
-    time::{Duration, Instant},
+    time::Duration,
 };
 
 pub use sweep::Sweep;
@@ -63,9 +62,6 @@ pub struct Inspection {
     pub processes: Vec<ProcessInfo>,
 }
 
-/// How long a sandbox that was just started is believed to run.
-const FRESH: Duration = Duration::from_millis(20);
-
 #[derive(Clone)]
 pub struct Sandboxes {
     inner: Arc<Inner>,
@@ -76,8 +72,6 @@ struct Inner {
     records: Arc<dyn Records>,
     clock: Arc<dyn Clock>,
     guests: Mutex<HashMap<SandboxId, Guest>>,
-    /// The sandbox that was started last, and when.
-    fresh: Mutex<Option<(Record, Instant)>>,
 }
 
 impl fmt::Debug for Sandboxes {
@@ -86,26 +80,9 @@ impl fmt::Debug for Sandboxes {
     }
 }
 
-/// A way to one box's guest.
-struct ToBox {
-    provider: Arc<dyn Provider>,
-    id: SandboxId,
-}
-
-#[async_trait]
-impl Connector for ToBox {
-    async fn connect(&self) -> Result<Box<dyn Duplex>, seawall_wire::Error> {
-        self.provider
-            .connect(self.id)
-            .await
-            .map_err(|error| seawall_wire::Error::Unreachable { kind: error.kind(), message: error.chain() })
-    }
-}
-
 impl Sandboxes {
     pub fn new(providers: Providers, records: Arc<dyn Records>, clock: Arc<dyn Clock>) -> Sandboxes {
-        let (guests, fresh) = (Mutex::default(), Mutex::default());
-        Sandboxes { inner: Arc::new(Inner { providers, records, clock, guests, fresh }) }
+        Sandboxes { inner: Arc::new(Inner { providers, records, clock, guests: Mutex::default() }) }
     }
 
     pub fn providers(&self) -> &Providers {
@@ -173,7 +150,7 @@ impl Sandboxes {
         let info = info(&record, found.as_ref());
         let (mut guest, mut processes) = (None, Vec::new());
         if info.state == SandboxState::Running {
-            let client = self.client(&record)?;
+            let client = self.client(id, &record.provider)?;
             // What cannot be asked now is left out; the rest is still worth seeing.
             guest = client.info().await.ok();
             processes = client.processes().await.unwrap_or_default();
@@ -290,23 +267,12 @@ impl Sandboxes {
 
     /// The client of a running sandbox's guest.
     pub async fn guest(&self, id: SandboxId) -> Result<Guest> {
-        if let Some(guest) = self.fresh_guest(id) {
-            return Ok(guest);
-        }
         let record = self.record(id).await?;
         let now = info(&record, self.find_box(&record).await?.as_ref());
         match lifecycle::answer(now.state, Ask::Use) {
             Answer::Refuse(why) => Err(refused(id, now.state, why)),
-            _ => self.client(&record),
+            _ => self.client(id, &record.provider),
         }
-    }
-
-    /// The client of a sandbox that this service started just now: there is no need to look whether it runs. Once
-    /// only, since afterwards anything may have happened to it.
-    fn fresh_guest(&self, id: SandboxId) -> Option<Guest> {
-        let fresh = self.inner.fresh.lock().unwrap_or_else(PoisonError::into_inner).take();
-        let (record, since) = fresh.filter(|(record, _)| record.id == id)?;
-        if since.elapsed() > FRESH { None } else { self.client(&record).ok() }
     }
 
     pub async fn exec(&self, id: SandboxId, request: ExecRequest) -> Result<ExecOutput> {
@@ -333,7 +299,7 @@ impl Sandboxes {
         self.guest(id).await?;
         let record = self.record(id).await?;
         let epoch = self.inner.records.next_epoch(id).await?;
-        let control = Guest::new(id, Role::Control { epoch }, self.connector(&record)?);
+        let control = Guest::new(id, Role::Control { epoch }, self.connector(id, &record.provider)?);
         tunnels::expose(control, port, target).await
     }
 
@@ -351,20 +317,17 @@ impl Sandboxes {
         }
     }
 
-    fn connector(&self, record: &Record) -> Result<Arc<dyn Connector>> {
-        let provider = self.inner.providers.get(&record.provider)?;
-        Ok(Arc::new(ToBox { provider, id: record.id }))
+    fn connector(&self, id: SandboxId, provider: &str) -> Result<Arc<dyn Connector>> {
+        Ok(Arc::new(ToBox { provider: self.inner.providers.get(provider)?, id }))
     }
 
-    fn client(&self, record: &Record) -> Result<Guest> {
-        let connector = self.connector(record)?;
+    fn client(&self, id: SandboxId, provider: &str) -> Result<Guest> {
+        let connector = self.connector(id, provider)?;
         let mut guests = self.inner.guests.lock().unwrap_or_else(PoisonError::into_inner);
-        let guest = guests.entry(record.id).or_insert_with(|| Guest::new(record.id, Role::Client, connector));
-        Ok(guest.clone())
+        Ok(guests.entry(id).or_insert_with(|| Guest::new(id, Role::Client, connector)).clone())
     }
 
     async fn forget_guest(&self, id: SandboxId) {
-        self.inner.fresh.lock().unwrap_or_else(PoisonError::into_inner).take();
         let guest = self.inner.guests.lock().unwrap_or_else(PoisonError::into_inner).remove(&id);
         if let Some(guest) = guest {
             guest.disconnect().await;

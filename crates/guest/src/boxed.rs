@@ -34,7 +34,7 @@ fn live(inside: Inside) -> i32 {
     let name = user.unwrap_or_else(|| if has_users { "user" } else { "root" }.to_owned());
     match users::find(&name) {
         Ok(user) => own_workspace(&user),
-        Err(fault) => return say(reply, &format!("error {}\n", fault.message), 1),
+        Err(fault) => return say(reply, &format!("invalid {}\n", fault.message), 1),
     }
     // The socket takes connections already, and what is left to do depends on nobody else.
     say(reply, "ready\n", 0);

@@ -75,11 +75,25 @@ pub enum Entry {
 }
 
 impl BoxGroup {
-    /// Makes what is missing of them.
-    pub fn make(&self) -> io::Result<()> {
+    /// Every folder once.
+    fn each(&self) -> Vec<&PathBuf> {
         let mut folders: Vec<&PathBuf> = self.folders.iter().map(|(_, folder)| folder).collect();
         folders.dedup();
-        for folder in folders {
+        folders
+    }
+
+    /// Where the kernel counts what it refused.
+    fn counter_file(&self, controller: Controller) -> Option<PathBuf> {
+        let (_, folder) = self.folders.iter().find(|(found, _)| *found == controller)?;
+        Some(match (controller, self.v2) {
+            (Controller::Memory, false) => folder.join("memory.oom_control"),
+            (controller, _) => folder.join(format!("{}.events", controller.name())),
+        })
+    }
+
+    /// Makes what is missing of them.
+    pub fn make(&self) -> io::Result<()> {
+        for folder in self.each() {
             match fs::create_dir(folder) {
                 Err(error) if error.kind() != ErrorKind::AlreadyExists => return Err(at(folder, error)),
                 _ => {}
@@ -120,31 +134,21 @@ impl BoxGroup {
 
     /// Files in which the kernel counts what was killed for memory and refused for processes, to read.
     pub fn counters(&self) -> [Option<OwnedFd>; 2] {
-        let open = |controller: Controller, v1: &str, v2: &str| {
-            let (_, folder) = self.folders.iter().find(|(found, _)| *found == controller)?;
-            let path = folder.join(if self.v2 { v2 } else { v1 });
-            rustix::fs::open(path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty()).ok()
-        };
-        [
-            open(Controller::Memory, "memory.oom_control", "memory.events"),
-            open(Controller::Pids, "pids.events", "pids.events"),
-        ]
+        [Controller::Memory, Controller::Pids].map(|controller| {
+            let flags = OFlags::RDONLY | OFlags::CLOEXEC;
+            rustix::fs::open(self.counter_file(controller)?, flags, Mode::empty()).ok()
+        })
     }
 
     /// How many processes the kernel killed for want of memory.
     pub fn oom_kills(&self) -> u64 {
-        let Some((_, folder)) = self.folders.iter().find(|(found, _)| *found == Controller::Memory) else {
-            return 0;
-        };
-        let file = folder.join(if self.v2 { "memory.events" } else { "memory.oom_control" });
-        fs::read_to_string(file).map_or(0, |text| counter(&text, "oom_kill"))
+        let text = self.counter_file(Controller::Memory).and_then(|file| fs::read_to_string(file).ok());
+        text.map_or(0, |text| counter(&text, "oom_kill"))
     }
 
     /// Removes the groups. Nothing may live in them. What is gone is gone.
     pub fn remove(&self) -> io::Result<()> {
-        let mut folders: Vec<&PathBuf> = self.folders.iter().map(|(_, folder)| folder).collect();
-        folders.dedup();
-        for folder in folders {
+        for folder in self.each() {
             remove_group(folder)?;
         }
         Ok(())

@@ -1,7 +1,7 @@
 //! A file system of a fixed size in a sparse file: how bytes and inodes on disk are limited where the kernel has
 //! no quotas that could be used.
 
-use crate::kernel::new_mount;
+use crate::{kernel::new_mount, own, tree};
 use rustix::{
     fd::{AsFd, AsRawFd, OwnedFd},
     fs::{Mode, OFlags},
@@ -10,7 +10,7 @@ use rustix::{
 use std::{
     fs,
     io::{self, ErrorKind},
-    os::unix::fs::{OpenOptionsExt, chown},
+    os::unix::fs::OpenOptionsExt,
     path::{Path, PathBuf},
     process::{Command, Stdio},
 };
@@ -113,36 +113,14 @@ fn attach(image: &OwnedFd) -> io::Result<(OwnedFd, String)> {
 }
 
 /// The directories of a box in a mounted image. `stamp` tells one box from the next that has its volume.
-pub fn populate(top: &Path, stamp: &str, own: &[&str], user: u32) -> io::Result<()> {
-    let (mark, box_files) = (top.join(".box"), top.join("own"));
+pub fn populate(top: &Path, stamp: &str) -> io::Result<()> {
+    let mark = top.join(".box");
     if fs::read_to_string(&mark).is_ok_and(|last| last == stamp) {
         return Ok(());
     }
-    match fs::remove_dir_all(&box_files) {
-        Err(error) if error.kind() != ErrorKind::NotFound => return Err(error),
-        _ => {}
-    }
-    fs::create_dir(&box_files)?;
-    for name in own {
-        let (path, mode) = (box_files.join(name), crate::rootfs::own_mode(name));
-        fs::create_dir(&path)?;
-        fs::set_permissions(&path, std::os::unix::fs::PermissionsExt::from_mode(mode))?;
-    }
-    let home = box_files.join("home/user");
-    fs::create_dir(&home)?;
-    fs::set_permissions(&home, std::os::unix::fs::PermissionsExt::from_mode(0o755))?;
-    chown(&home, Some(user), Some(user))?;
-    let temporary = box_files.join("var/tmp");
-    fs::create_dir(&temporary)?;
-    fs::set_permissions(&temporary, std::os::unix::fs::PermissionsExt::from_mode(0o1777))?;
-    let work = top.join("work");
-    match fs::create_dir(&work) {
-        Ok(()) => {
-            fs::set_permissions(&work, std::os::unix::fs::PermissionsExt::from_mode(0o755))?;
-            chown(&work, Some(user), Some(user))?;
-        }
-        Err(error) if error.kind() == ErrorKind::AlreadyExists => {}
-        Err(error) => return Err(error),
-    }
+    let box_files = top.join("own");
+    tree::remove(&box_files)?;
+    own::make(&box_files, true)?;
+    own::make_work(top, true)?;
     fs::write(mark, stamp)
 }

@@ -14,9 +14,11 @@ pub mod kernel;
 pub mod launcher;
 pub mod net;
 pub mod order;
+pub mod own;
 pub mod process;
 #[cfg(test)]
 mod recorder;
 pub mod rootfs;
 pub mod seccomp;
+pub mod tree;
 pub mod user;

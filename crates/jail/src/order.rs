@@ -10,7 +10,6 @@ const USER: u8 = 3;
 const CGROUP: u8 = 5;
 const MOUNT: u8 = 6;
 const OPEN_FILES: u8 = 7;
-const DEFAULT_USER: u8 = 8;
 const DISK: u8 = 9;
 const COUNTERS: u8 = 10;
 
@@ -80,9 +79,8 @@ impl Order {
         for (key, value) in &self.env {
             field(ENV, format!("{key}={value}").as_bytes());
         }
-        match &self.user {
-            Some(user) => field(USER, user.as_bytes()),
-            None => field(DEFAULT_USER, b""),
+        if let Some(user) = &self.user {
+            field(USER, user.as_bytes());
         }
         match self.cgroup {
             CgroupPlace::None => {}
@@ -112,7 +110,6 @@ impl Order {
             match tag {
                 SANDBOX => order.sandbox = text()?,
                 USER => order.user = Some(text()?),
-                DEFAULT_USER => order.user = None,
                 ENV => {
                     let text = text()?;
                     let (key, value) = text.split_once('=').ok_or_else(|| broken("a variable"))?;

@@ -4,6 +4,7 @@ use crate::{
     etc,
     kernel::{Attributes, Kernel, Mapped, Source},
     order::HostFolder,
+    own::OWN,
 };
 use std::{io, os::fd::RawFd};
 
@@ -21,25 +22,6 @@ pub struct Parts<'a> {
     /// Whether there are other users than root.
     pub users: bool,
     pub folders: &'a [(HostFolder, RawFd)],
-}
-
-/// Directories of the box that live on disk, and where they appear.
-pub const OWN: [(&str, &str); 6] = [
-    ("home", "home"),
-    ("root", "root"),
-    ("var", "var"),
-    ("opt", "opt"),
-    ("local", "usr/local"),
-    ("tmp", "tmp"),
-];
-
-/// The mode of one of [`OWN`].
-pub fn own_mode(name: &str) -> u32 {
-    match name {
-        "root" => 0o700,
-        "tmp" => 0o1777,
-        _ => 0o755,
-    }
 }
 
 /// Made in the root, with their modes.

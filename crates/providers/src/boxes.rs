@@ -1,7 +1,6 @@
 //! The folders of boxes on this machine, as `local` and `native` keep them: what is in them, and who may change
 //! them. A folder with a `box.json` is a box; one without is being made, or was left by a crash.
 
-use crate::tree::remove as remove_tree;
 use jiff::Timestamp;
 use rustix::{
     fd::OwnedFd,
@@ -10,6 +9,7 @@ use rustix::{
 };
 use seawall_api::{ErrorKind, SandboxId, sandbox::SandboxSpec};
 use seawall_core::{Error, Result, steps::reached};
+use seawall_jail::tree::remove as remove_tree;
 use serde::{Deserialize, Serialize};
 use std::{
     fs::{self, DirBuilder, File},

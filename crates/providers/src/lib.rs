@@ -3,13 +3,13 @@
 //! The contract is `seawall_core::ports::provider`; `tests/conformance` holds every provider to it.
 
 mod boxes;
+mod dial;
 #[cfg(feature = "local")]
 pub mod local;
 #[cfg(feature = "mock")]
 pub mod mock;
 #[cfg(feature = "native")]
 pub mod native;
-mod tree;
 mod volumes;
 mod watch;
 

@@ -1,11 +1,9 @@
 //! Data volumes as folders of this machine: one per sandbox, beside the folders of boxes.
 
-use crate::{
-    boxes::{Boxes, io_error},
-    tree::remove as remove_tree,
-};
+use crate::boxes::{Boxes, io_error};
 use seawall_api::SandboxId;
 use seawall_core::{Error, Result, ports::VolumeInfo};
+use seawall_jail::tree::remove as remove_tree;
 use std::{fs, os::unix::fs::MetadataExt, path::Path};
 
 pub fn list(volumes: &Path, boxes: &Boxes) -> Result<Vec<VolumeInfo>> {

@@ -2,28 +2,17 @@
 
 #![allow(clippy::unwrap_used)] // Helpers beside the tests are tests too.
 
-use async_trait::async_trait;
 use seawall_api::{
     ErrorKind, SandboxId,
     exec::{ExitReason, ExitStatus, LimitHit, StartProcess},
     hello::Role,
     sandbox::{EndReason, Limits, SandboxSpec},
 };
-use seawall_core::ports::{BoxState, Provider, Volumes};
+use seawall_core::ports::{BoxState, Provider, ToBox, Volumes};
 use seawall_providers::native::{Defaults, NativeProvider, NativeSettings};
-use seawall_wire::{Connector, Duplex, Error, Guest, ProcessOutput};
+use seawall_wire::{Guest, ProcessOutput};
 use std::{io::Write, sync::Arc, time::Duration};
 use tempfile::TempDir;
-
-struct ToBox(NativeProvider, SandboxId);
-
-#[async_trait]
-impl Connector for ToBox {
-    async fn connect(&self) -> Result<Box<dyn Duplex>, Error> {
-        let connected = self.0.connect(self.1).await;
-        connected.map_err(|error| Error::Unreachable { kind: error.kind(), message: error.chain() })
-    }
-}
 
 struct World {
     provider: NativeProvider,
@@ -45,7 +34,7 @@ impl World {
         let spec = SandboxSpec { limits, ..SandboxSpec::default() };
         self.provider.create(id, &spec).await.unwrap();
         self.provider.start(id).await.unwrap();
-        (id, Guest::new(id, Role::Client, Arc::new(ToBox(self.provider.clone(), id))))
+        (id, Guest::new(id, Role::Client, Arc::new(ToBox { provider: Arc::new(self.provider.clone()), id })))
     }
 
     async fn remove(&self, id: SandboxId) {

@@ -3,31 +3,20 @@
 
 #![allow(clippy::unwrap_used)] // Helpers beside the test are test too.
 
-use async_trait::async_trait;
 use seawall_api::{
     SandboxId,
     exec::{StartProcess, WhenFull},
     hello::Role,
     sandbox::SandboxSpec,
 };
-use seawall_core::ports::{Provider, Volumes};
+use seawall_core::ports::{Provider, ToBox, Volumes};
 use seawall_providers::local::LocalProvider;
-use seawall_wire::{Connector, Duplex, Error, Guest, ProcessOutput};
+use seawall_wire::{Guest, ProcessOutput};
 use std::{fs, sync::Arc, time::Duration};
 
 const GIB: u64 = 1 << 30;
 const ALLOWED_KIB: u64 = 32 << 10;
 const STALL: Duration = Duration::from_secs(10);
-
-struct ToBox(LocalProvider, SandboxId);
-
-#[async_trait]
-impl Connector for ToBox {
-    async fn connect(&self) -> Result<Box<dyn Duplex>, Error> {
-        let connected = self.0.connect(self.1).await;
-        connected.map_err(|e| Error::Unreachable { kind: e.kind(), message: e.to_string() })
-    }
-}
 
 /// The most that a process ever held in memory, in KiB.
 fn peak_kib(pid: u32) -> u64 {
@@ -86,7 +75,8 @@ fn a_gibibyte_to_a_reader_that_stalls() {
         let id = SandboxId::generate();
         provider.create(id, &SandboxSpec::default()).await.unwrap();
         let pid = provider.start(id).await.unwrap().pid.unwrap();
-        let guest = Guest::new(id, Role::Client, Arc::new(ToBox(provider.clone(), id)));
+        let guest =
+            Guest::new(id, Role::Client, Arc::new(ToBox { provider: Arc::new(provider.clone()), id }));
         guest.info().await.unwrap();
         let (guest_before, host_before) = (peak_kib(pid), peak_kib(std::process::id()));
         take_a_gibibyte(&guest).await;

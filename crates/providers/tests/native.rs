@@ -2,16 +2,15 @@
 
 #![allow(clippy::unwrap_used)] // Helpers beside the tests are tests too.
 
-use async_trait::async_trait;
 use seawall_api::{
     SandboxId,
     exec::StartProcess,
     hello::Role,
     sandbox::{HostMount, SandboxSpec},
 };
-use seawall_core::ports::{Provider, Volumes};
+use seawall_core::ports::{Provider, ToBox, Volumes};
 use seawall_providers::native::{NativeProvider, NativeSettings};
-use seawall_wire::{Connector, Duplex, Error, Guest, ProcessOutput};
+use seawall_wire::{Guest, ProcessOutput};
 use std::{
     fs,
     io::Write,
@@ -19,16 +18,6 @@ use std::{
     sync::Arc,
 };
 use tempfile::TempDir;
-
-struct ToBox(NativeProvider, SandboxId);
-
-#[async_trait]
-impl Connector for ToBox {
-    async fn connect(&self) -> Result<Box<dyn Duplex>, Error> {
-        let connected = self.0.connect(self.1).await;
-        connected.map_err(|error| Error::Unreachable { kind: error.kind(), message: error.chain() })
-    }
-}
 
 struct World {
     provider: NativeProvider,
@@ -48,7 +37,8 @@ impl World {
         let id = SandboxId::generate();
         provider.create(id, &SandboxSpec { mounts, ..SandboxSpec::default() }).await.unwrap();
         provider.start(id).await.unwrap();
-        let guest = Guest::new(id, Role::Client, Arc::new(ToBox(provider.clone(), id)));
+        let guest =
+            Guest::new(id, Role::Client, Arc::new(ToBox { provider: Arc::new(provider.clone()), id }));
         World { provider, id, guest, _data: data }
     }
 

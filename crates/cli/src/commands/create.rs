@@ -50,7 +50,7 @@ pub async fn create(app: &App, args: &CreateArgs) -> Result<i32> {
 async fn made_and_started(app: &App, new: NewSandbox) -> Result<SandboxInfo> {
     let id = new.id.unwrap_or_else(SandboxId::generate);
     match app.sandboxes.launch(NewSandbox { id: Some(id), ..new }).await {
-        Ok(info) => Ok(info),
+        Ok((info, _guest)) => Ok(info),
         // Nothing was made.
         Err(error) if app.sandboxes.get(id).await.is_err() => Err(error.into()),
         Err(error) => {

@@ -39,7 +39,7 @@ pub async fn run(app: &App, args: &RunArgs) -> Result<i32> {
     let mut signals = Signals::listen()?;
     // Chosen here, so that it can be removed however far the making came.
     let id = SandboxId::generate();
-    let result = one_off(app, args.spec.new_sandbox(id), id, start, &mut signals).await;
+    let result = one_off(app, args.spec.new_sandbox(id), start, &mut signals).await;
     // Signals are still listened to, and no longer heeded: this must finish.
     if let Err(error) = remove(app, id).await {
         output::note(format!(
@@ -50,36 +50,31 @@ pub async fn run(app: &App, args: &RunArgs) -> Result<i32> {
     result
 }
 
-async fn one_off(
-    app: &App,
-    new: NewSandbox,
-    id: SandboxId,
-    start: StartProcess,
-    signals: &mut Signals,
-) -> Result<i32> {
-    let making = async {
-        app.sandboxes.launch(new).await?;
-        anyhow::Ok(())
+async fn one_off(app: &App, new: NewSandbox, start: StartProcess, signals: &mut Signals) -> Result<i32> {
+    let making = async { anyhow::Ok(app.sandboxes.launch(new).await?.1) };
+    let guest = match finished(making, signals).await? {
+        Ok(guest) => guest,
+        Err(signal) => return Ok(exit::by_signal(signal)),
     };
-    if let Some(signal) = finished(making, signals).await? {
-        return Ok(exit::by_signal(signal));
-    }
-    let guest = app.sandboxes.guest(id).await?;
     let how = Attachment { tty: start.tty.is_some(), stdin: start.stdin, leave_on_terminate: true };
     let process = guest.start(start).await?;
     attached::stay(process, &guest, how, signals).await
 }
 
-/// Lets the making finish, since half a sandbox is harder to clean up; a second signal abandons it.
-async fn finished(making: impl Future<Output = Result<()>>, signals: &mut Signals) -> Result<Option<i32>> {
+/// Lets the making finish, since half a sandbox is harder to clean up; a second signal abandons it. The first
+/// signal, where there was one.
+async fn finished<T>(
+    making: impl Future<Output = Result<T>>,
+    signals: &mut Signals,
+) -> Result<std::result::Result<T, i32>> {
     tokio::pin!(making);
     let mut told = None;
     loop {
         tokio::select! {
-            made = &mut making => return made.map(|()| told),
+            made = &mut making => return made.map(|made| told.map_or(Ok(made), Err)),
             signal = signals.next() => {
-                if told.is_some() {
-                    return Ok(told);
+                if let Some(first) = told {
+                    return Ok(Err(first));
                 }
                 told = Some(signal);
             }

@@ -24,9 +24,9 @@ use seawall_api::{
     SandboxId,
     sandbox::{EndReason, Limits, SandboxSpec},
 };
-use seawall_wire::Duplex;
+use seawall_wire::{Connector, Duplex};
 use serde::{Deserialize, Serialize};
-use std::time::Duration;
+use std::{fmt, sync::Arc, time::Duration};
 
 /// What a provider can do. The service degrades by these, never by surprise.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -125,6 +125,27 @@ pub type BoxEvents = BoxStream<'static, Result<BoxEvent>>;
 pub enum Volumes {
     Keep,
     Delete,
+}
+
+/// The way to one box's guest.
+pub struct ToBox {
+    pub provider: Arc<dyn Provider>,
+    pub id: SandboxId,
+}
+
+impl fmt::Debug for ToBox {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "ToBox({} of {})", self.id, self.provider.name())
+    }
+}
+
+#[async_trait]
+impl Connector for ToBox {
+    async fn connect(&self) -> Result<Box<dyn Duplex>, seawall_wire::Error> {
+        let connected = self.provider.connect(self.id).await;
+        connected
+            .map_err(|error| seawall_wire::Error::Unreachable { kind: error.kind(), message: error.chain() })
+    }
 }
 
 #[async_trait]

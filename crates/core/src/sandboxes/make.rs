@@ -3,17 +3,15 @@
 use super::{NewSandbox, Sandboxes, check, info};
 use crate::{
     Error, Result,
-    ports::{Provider, Record, Volumes},
+    ports::{Durable, Provider, Record, Volumes},
     steps::reached,
 };
 use seawall_api::{
     ErrorKind, SandboxId,
     sandbox::{EndReason, SandboxInfo, SandboxState},
 };
-use std::{
-    sync::{Arc, PoisonError},
-    time::Instant,
-};
+use seawall_wire::Guest;
+use std::sync::Arc;
 use tokio::task::JoinHandle;
 
 impl Sandboxes {
@@ -23,8 +21,11 @@ impl Sandboxes {
     }
 
     /// [`Sandboxes::create`] and [`Sandboxes::start`] in one, with less to write in between.
-    pub async fn launch(&self, new: NewSandbox) -> Result<SandboxInfo> {
-        self.make(new, true).await
+    /// The client comes along: there is no need to look whether what was just started runs.
+    pub async fn launch(&self, new: NewSandbox) -> Result<(SandboxInfo, Guest)> {
+        let made = self.make(new, true).await?;
+        let guest = self.client(made.id, &made.provider)?;
+        Ok((made, guest))
     }
 
     async fn make(&self, new: NewSandbox, start: bool) -> Result<SandboxInfo> {
@@ -35,7 +36,7 @@ impl Sandboxes {
             None => self.inner.providers.get(self.inner.providers.default_name())?,
         };
         let id = new.id.unwrap_or_else(SandboxId::generate);
-        let mut record = Record {
+        let record = Record {
             id,
             name: new.name,
             provider: provider.name().to_owned(),
@@ -48,42 +49,44 @@ impl Sandboxes {
         };
         // Until it is made or given up: a sweep leaves it alone meanwhile.
         let _claim = self.inner.records.claim(id).await?;
-        let mut ours = true;
-        let mut durable: Option<JoinHandle<Result<()>>> = None;
-        let inserted = match provider.keeps_intent() {
-            true => {
-                self.inner.records.insert_soon(&record).await.map(|soon| durable = Some(tokio::spawn(soon)))
-            }
-            false => self.inner.records.insert(&record).await,
-        };
-        match inserted {
-            Err(error) if error.kind() == ErrorKind::AlreadyExists => {
-                ours = false;
-                let known = self.record(id).await?;
-                if (&known.spec, &known.provider, &known.name)
-                    != (&record.spec, &record.provider, &record.name)
-                {
-                    return Err(Error::conflict(format!("sandbox {id} exists and is not as asked for")));
-                }
-                record = known;
-            }
-            other => other?,
-        }
+        let (record, ours, durable) = self.record_intent(&provider, record).await?;
         reached("the record is there");
         let made = match start && ours {
             true => self.make_running(&provider, record).await,
             false => self.make_box(&provider, record, ours).await,
         };
-        if let Some(durable) = durable {
-            // What this call returns is durable; what failed needs not be.
-            let synced = durable
-                .await
-                .map_err(|error| Error::internal("a record was not synced").with_source(error))?;
-            made.as_ref().map_or(Ok(()), |_| synced)?;
-        }
-        match made? {
-            made if start && !ours => self.start(made.id).await,
-            made => Ok(made),
+        let made = made?;
+        // What this call returns is durable.
+        durable.await.map_err(|error| Error::internal("a record was not synced").with_source(error))??;
+        if start && !ours { self.start(made.id).await } else { Ok(made) }
+    }
+
+    /// The record that is there now, whether this call made it, and what ends when it is durable. Where a provider
+    /// keeps no intent of its own it is durable already.
+    async fn record_intent(
+        &self,
+        provider: &Arc<dyn Provider>,
+        record: Record,
+    ) -> Result<(Record, bool, JoinHandle<Result<()>>)> {
+        let records = &self.inner.records;
+        let inserted = match provider.keeps_intent() {
+            true => records.insert_soon(&record).await,
+            false => records.insert(&record).await.map(|()| Box::pin(async { Ok(()) }) as Durable),
+        };
+        match inserted {
+            Ok(durable) => Ok((record, true, tokio::spawn(durable))),
+            Err(error) if error.kind() == ErrorKind::AlreadyExists => {
+                let known = self.record(record.id).await?;
+                let same = (&known.spec, &known.provider, &known.name)
+                    == (&record.spec, &record.provider, &record.name);
+                match same {
+                    true => Ok((known, false, tokio::spawn(async { Ok(()) }))),
+                    false => {
+                        Err(Error::conflict(format!("sandbox {} exists and is not as asked for", record.id)))
+                    }
+                }
+            }
+            Err(error) => Err(error),
         }
     }
 
@@ -102,10 +105,6 @@ impl Sandboxes {
         record.state = if started.is_ok() { SandboxState::Running } else { SandboxState::Created };
         record.started_at = started.is_ok().then(|| self.inner.clock.now());
         self.note_made(provider, &record).await?;
-        if started.is_ok() {
-            let mut fresh = self.inner.fresh.lock().unwrap_or_else(PoisonError::into_inner);
-            *fresh = Some((record.clone(), Instant::now()));
-        }
         tracing::info!(sandbox = %id, provider = provider.name(), started = started.is_ok(), "sandbox created");
         Ok(info(&record, Some(&started?)))
     }

@@ -98,11 +98,6 @@ impl Cgroups {
         self.parents.iter().any(|(found, _)| *found == controller)
     }
 
-    /// For people.
-    pub fn generation(&self) -> &'static str {
-        if self.v2 { "v2" } else { "v1" }
-    }
-
     /// Why a controller cannot be used, and what would help.
     pub fn missing(&self, controller: Controller) -> Option<Missing> {
         if self.has(controller) {

@@ -160,8 +160,7 @@ fn open_image(
     let open = |dir: &OwnedFd, name: &str| rustix::fs::openat(dir, name, flags, Mode::empty());
     // By its name again: the descriptor is of the directory below.
     let top = open(folder, "own")?;
-    let names = rootfs::OWN.map(|(name, _)| name);
-    disk::populate(Path::new(&format!("/proc/self/fd/{}", top.as_raw_fd())), stamp, &names, 1000)?;
+    disk::populate(Path::new(&format!("/proc/self/fd/{}", top.as_raw_fd())), stamp)?;
     Ok((open(&top, "own")?, open(&top, "work")?))
 }
 

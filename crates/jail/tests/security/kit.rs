@@ -2,7 +2,6 @@
 
 use super::probe::{Facts, Outcome, REFUSED, UNTRIED, WON, pids};
 use anyhow::{Context, Result, anyhow, bail, ensure};
-use async_trait::async_trait;
 use seawall_api::{
     SandboxId,
     exec::{ExitStatus, StartProcess},
@@ -10,9 +9,9 @@ use seawall_api::{
     hello::Role,
     sandbox::SandboxSpec,
 };
-use seawall_core::ports::{Provider, Volumes};
+use seawall_core::ports::{Provider, ToBox, Volumes};
 use seawall_providers::native::{NativeProvider, NativeSettings};
-use seawall_wire::{Connector, Duplex, Guest, Process, ProcessOutput};
+use seawall_wire::{Guest, Process, ProcessOutput};
 use std::{
     fs,
     ops::Deref,
@@ -71,7 +70,7 @@ impl Yard {
         self.provider.create(id, spec).await.context("create")?;
         let info = self.provider.start(id).await.context("start")?;
         let pid = info.pid.context("a running box has a process")?;
-        let connector = ByProvider { provider: self.provider.clone(), id };
+        let connector = ToBox { provider: self.provider.clone(), id };
         let guest = Guest::new(id, Role::Client, Arc::new(connector));
         let space = space_of(pid).context("a running box has a pid namespace")?;
         let cell = Cell { id, guest, pid, space, work: PathBuf::from(info.volume), yard: self.clone() };
@@ -95,22 +94,6 @@ fn program() -> Result<&'static [u8]> {
     let read = || fs::read(std::env::current_exe()?);
     let found = PROGRAM.get_or_init(|| read().map_err(|error| error.to_string()));
     found.as_deref().map_err(|error| anyhow!("this program cannot be read: {error}"))
-}
-
-struct ByProvider {
-    provider: Arc<dyn Provider>,
-    id: SandboxId,
-}
-
-#[async_trait]
-impl Connector for ByProvider {
-    async fn connect(&self) -> Result<Box<dyn Duplex>, seawall_wire::Error> {
-        let connected = self.provider.connect(self.id).await;
-        connected.map_err(|error| seawall_wire::Error::Unreachable {
-            kind: error.kind(),
-            message: error.to_string(),
-        })
-    }
 }
 
 /// A box that runs.

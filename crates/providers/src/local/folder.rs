@@ -10,10 +10,7 @@
 //!                           home, tmp  go with the box
 //! ```
 
-use crate::{
-    boxes::{Boxes, io_error, make_private, no_box},
-    tree::remove as remove_tree,
-};
+use crate::boxes::{Boxes, io_error, make_private, no_box};
 use rustix::{
     fs::{FlockOperation, Mode, OFlags},
     io::Errno,
@@ -26,6 +23,7 @@ use seawall_core::{
     Result,
     ports::{BoxInfo, BoxState},
 };
+use seawall_jail::tree::remove as remove_tree;
 use std::{
     fs, io,
     os::unix::fs::PermissionsExt,

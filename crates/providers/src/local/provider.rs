@@ -3,26 +3,24 @@
 use super::{folder::Folders, launch};
 use crate::{
     boxes::{Boxes, Held, Intent, io_error, no_box},
+    dial::dial,
     off_thread, volumes,
     watch::{self, Truth},
 };
 use async_trait::async_trait;
 use jiff::Timestamp;
-use rustix::fs::{Mode, OFlags};
 use seawall_api::{ErrorKind, SandboxId, hello::Role, sandbox::SandboxSpec};
 use seawall_core::{
     Error, Result,
-    ports::{BoxEvents, BoxInfo, BoxState, Capabilities, LimitKinds, Provider, VolumeInfo, Volumes},
+    ports::{BoxEvents, BoxInfo, BoxState, Capabilities, LimitKinds, Provider, ToBox, VolumeInfo, Volumes},
 };
-use seawall_wire::{Connector, Duplex, Guest};
+use seawall_wire::{Duplex, Guest};
 use std::{
     fmt,
-    os::fd::AsRawFd,
     path::{Path, PathBuf},
     sync::Arc,
     time::Duration,
 };
-use tokio::net::UnixStream;
 
 /// Beyond the grace, for the guest to answer and the kernel to clean up.
 const STOP_SLACK: Duration = Duration::from_secs(3);
@@ -59,7 +57,7 @@ impl LocalProvider {
         if !self.folders.is_alive(id)? {
             return Ok(());
         }
-        let connector = Arc::new(Socket { folders: self.folders.clone(), id });
+        let connector = Arc::new(ToBox { provider: Arc::new(self.clone()), id });
         let asked = Guest::new(id, Role::Client, connector).shutdown(grace).await;
         if asked.is_ok() && launch::wait_dead(&self.folders, id, grace + STOP_SLACK).await? {
             return Ok(());
@@ -75,40 +73,6 @@ impl Truth for Folders {
 
     fn info(&self, id: SandboxId) -> Result<BoxInfo> {
         Folders::info(self, id)
-    }
-}
-
-/// The way to a box's guest while the box is being ended.
-struct Socket {
-    folders: Arc<Folders>,
-    id: SandboxId,
-}
-
-#[async_trait]
-impl Connector for Socket {
-    async fn connect(&self) -> Result<Box<dyn Duplex>, seawall_wire::Error> {
-        dial(&self.folders, self.id)
-            .await
-            .map_err(|error| seawall_wire::Error::Unreachable { kind: error.kind(), message: error.chain() })
-    }
-}
-
-/// Through the folder's descriptor: a socket's path has room for about a hundred bytes only.
-async fn dial(folders: &Folders, id: SandboxId) -> Result<Box<dyn Duplex>> {
-    let folder = folders.of(id);
-    let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
-    let dir = rustix::fs::open(&folder, flags, Mode::empty()).map_err(|_| no_box(id))?;
-    let path = format!("/proc/self/fd/{}/wire.sock", dir.as_raw_fd());
-    match UnixStream::connect(path).await {
-        Ok(stream) => Ok(Box::new(stream)),
-        Err(error) => {
-            let info = folders.info(id)?;
-            let (kind, message) = match info.state {
-                BoxState::Running => (ErrorKind::Unavailable, format!("the guest of {id} does not answer")),
-                _ => (ErrorKind::Stopped, format!("sandbox {id} does not run")),
-            };
-            Err(Error::new(kind, message).with_source(error))
-        }
     }
 }
 
@@ -243,6 +207,6 @@ impl Provider for LocalProvider {
     }
 
     async fn connect(&self, id: SandboxId) -> Result<Box<dyn Duplex>> {
-        dial(&self.folders, id).await
+        dial(&*self.folders, id).await
     }
 }

@@ -1,28 +1,21 @@
-//! Ending a box, and the way to its guest.
+//! Ending a box.
 
 use super::folder::Folders;
-use crate::{
-    boxes::{io_error, no_box},
-    off_thread,
-};
-use async_trait::async_trait;
+use crate::{boxes::io_error, off_thread};
 use rustix::{
     event::{PollFd, PollFlags, Timespec, poll},
     fd::{AsFd, OwnedFd},
-    fs::{Mode, OFlags},
     io::Errno,
     process::{Pid, PidfdFlags, Signal},
 };
-use seawall_api::{ErrorKind, SandboxId, hello::Role, sandbox::EndReason};
-use seawall_core::{Error, Result, ports::BoxState, steps::reached};
-use seawall_wire::{Connector, Duplex, Guest};
+use seawall_api::{hello::Role, sandbox::EndReason};
+use seawall_core::{Error, Result, ports::ToBox, steps::reached};
+use seawall_wire::Guest;
 use std::{
-    os::fd::AsRawFd,
-    path::{Path, PathBuf},
+    path::Path,
     sync::Arc,
     time::{Duration, Instant},
 };
-use tokio::net::UnixStream;
 
 /// Beyond the grace, for the guest to answer and the kernel to clean up.
 const STOP_SLACK: Duration = Duration::from_secs(3);
@@ -30,7 +23,8 @@ const STOP_SLACK: Duration = Duration::from_secs(3);
 const KILL_PATIENCE: Duration = Duration::from_secs(10);
 
 /// Ends everything in a box that is held.
-pub async fn end(folders: &Arc<Folders>, id: SandboxId, grace: Duration, reason: EndReason) -> Result<()> {
+pub async fn end(folders: &Folders, guest: ToBox, grace: Duration, reason: EndReason) -> Result<()> {
+    let id = guest.id;
     let Some(process) = folders.process(id).filter(|process| process.is_alive()) else { return Ok(()) };
     let Some(pid) = Pid::from_raw(process.pid.cast_signed()) else { return Ok(()) };
     let Ok(handle) = rustix::process::pidfd_open(pid, PidfdFlags::NONBLOCK) else { return Ok(()) };
@@ -41,8 +35,7 @@ pub async fn end(folders: &Arc<Folders>, id: SandboxId, grace: Duration, reason:
     folders.write_end(id, Some(&reason))?;
     reached("the end is noted");
     if !grace.is_zero() {
-        let connector = Arc::new(Socket { folders: folders.clone(), id });
-        let asked = Guest::new(id, Role::Client, connector).shutdown(grace).await;
+        let asked = Guest::new(id, Role::Client, Arc::new(guest)).shutdown(grace).await;
         if asked.is_ok() && wait_dead(&handle, grace + STOP_SLACK).await? {
             return Ok(());
         }
@@ -72,40 +65,6 @@ fn dies(handle: &OwnedFd, patience: Duration) -> bool {
         match poll(&mut fds, Some(&wait)) {
             Err(Errno::INTR) => {}
             other => return matches!(other, Ok(1)),
-        }
-    }
-}
-
-/// The way to a box's guest while the box is being ended.
-struct Socket {
-    folders: Arc<Folders>,
-    id: SandboxId,
-}
-
-#[async_trait]
-impl Connector for Socket {
-    async fn connect(&self) -> Result<Box<dyn Duplex>, seawall_wire::Error> {
-        dial(&self.folders, self.id)
-            .await
-            .map_err(|error| seawall_wire::Error::Unreachable { kind: error.kind(), message: error.chain() })
-    }
-}
-
-/// Through the folder's descriptor: a socket's path has room for about a hundred bytes only.
-pub async fn dial(folders: &Folders, id: SandboxId) -> Result<Box<dyn Duplex>> {
-    let folder = folders.boxes.of(id);
-    let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
-    let dir = rustix::fs::open(&folder, flags, Mode::empty()).map_err(|_| no_box(id))?;
-    let path = PathBuf::from(format!("/proc/self/fd/{}/wire.sock", dir.as_raw_fd()));
-    match UnixStream::connect(path).await {
-        Ok(stream) => Ok(Box::new(stream)),
-        Err(error) => {
-            let info = folders.info(id)?;
-            let (kind, message) = match info.state {
-                BoxState::Running => (ErrorKind::Unavailable, format!("the guest of {id} does not answer")),
-                _ => (ErrorKind::Stopped, format!("sandbox {id} does not run")),
-            };
-            Err(Error::new(kind, message).with_source(error))
         }
     }
 }

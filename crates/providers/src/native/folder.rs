@@ -11,10 +11,7 @@
 //! ```
 
 use super::spares::{MakeGroup, Spares};
-use crate::{
-    boxes::{Boxes, Intent, io_error, make_private, no_box},
-    tree::remove as remove_tree,
-};
+use crate::boxes::{Boxes, Intent, io_error, make_private, no_box};
 use seawall_api::{
     SandboxId,
     sandbox::{EndReason, Limits},
@@ -24,20 +21,17 @@ use seawall_core::{
     ports::{BoxInfo, BoxState},
     steps::reached,
 };
-use seawall_jail::{disk, etc, process::Identity, rootfs};
+use seawall_jail::{
+    disk, etc,
+    own::{self, make_dir},
+    process::Identity,
+    tree::remove as remove_tree,
+};
 use std::{
-    fs::{self, DirBuilder},
-    io,
-    os::unix::fs::{DirBuilderExt, PermissionsExt, chown},
+    fs, io,
     path::{Path, PathBuf},
     sync::Arc,
 };
-
-/// The plain user of a box, as files on disk have it: ids of boxes are mapped by their mounts.
-const USER: u32 = 1000;
-
-/// Of the directories that a box has on disk.
-const LAST: &str = "var/tmp";
 
 #[derive(Debug, Clone)]
 pub struct Folders {
@@ -123,8 +117,7 @@ impl Folders {
             };
             return make().map_err(|error| io_error(&image, error));
         }
-        // The one that is made last.
-        if own.join(LAST).exists() {
+        if own::is_whole(&own) {
             return Ok(());
         }
         if !own.exists() && !volume.exists() && self.spares.place(&own, &volume) {
@@ -209,32 +202,10 @@ impl Folders {
 
 /// The directories of a box and its volume. Existing ones stay as they are.
 pub fn make_tree(own: &Path, volume: &Path, users: bool) -> io::Result<()> {
-    make_dir(own, 0o700, None)?;
-    for (name, _) in rootfs::OWN {
-        make_dir(&own.join(name), rootfs::own_mode(name), None)?;
-    }
-    let user = users.then_some(USER);
-    if users {
-        make_dir(&own.join("home/user"), 0o755, user)?;
-    }
-    reached("the box's own folders are made");
     make_dir(volume, 0o700, None)?;
     reached("the volume's folder is made");
-    make_dir(&volume.join("work"), 0o755, user)?;
-    make_dir(&own.join(LAST), 0o1777, None)
-}
-
-fn make_dir(path: &Path, mode: u32, owner: Option<u32>) -> io::Result<()> {
-    match DirBuilder::new().mode(mode).create(path) {
-        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => return Ok(()),
-        other => other?,
-    }
-    // What the creation mask took away.
-    if mode & 0o022 != 0 {
-        fs::set_permissions(path, fs::Permissions::from_mode(mode))?;
-    }
-    match owner {
-        Some(owner) => chown(path, Some(owner), Some(owner)),
-        None => Ok(()),
-    }
+    own::make_work(volume, users)?;
+    own::make(own, users)?;
+    reached("the box's own folders are made");
+    Ok(())
 }

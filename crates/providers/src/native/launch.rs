@@ -153,6 +153,8 @@ async fn answer(reader: pipe::Receiver) -> String {
 fn understood(answer: &str) -> Result<()> {
     match answer.split_once(' ') {
         _ if answer == "ready" => Ok(()),
+        // What was asked for is wrong, not this host.
+        Some(("invalid", why)) => Err(Error::invalid(why.to_owned())),
         Some(("error", why)) => {
             let advice = match why {
                 _ if why.contains("user namespace") => {

@@ -1,7 +1,7 @@
 //! The provider itself: folders, groups and launched boxes behind the contract.
 
 use super::{
-    end::{dial, end},
+    end::end,
     folder::Folders,
     launch::Launcher,
     limits::{self, Defaults, Mounts},
@@ -9,6 +9,7 @@ use super::{
 };
 use crate::{
     boxes::{Boxes, Held, Intent, io_error, no_box},
+    dial::dial,
     off_thread, short_work, volumes,
     watch::{self, Truth},
 };
@@ -24,7 +25,7 @@ use seawall_api::{
 };
 use seawall_core::{
     Error, Result,
-    ports::{BoxEvents, BoxInfo, BoxState, Capabilities, LimitKinds, Provider, VolumeInfo, Volumes},
+    ports::{BoxEvents, BoxInfo, BoxState, Capabilities, LimitKinds, Provider, ToBox, VolumeInfo, Volumes},
     steps::reached,
 };
 use seawall_jail::{
@@ -140,6 +141,10 @@ impl NativeProvider {
             Some(held) => Ok(Some(held)),
             None => off_thread(move || folders.boxes.hold(id)).await,
         }
+    }
+
+    fn to_box(&self, id: SandboxId) -> ToBox {
+        ToBox { provider: Arc::new(self.clone()), id }
     }
 
     fn check_spec(&self, spec: &SandboxSpec) -> Result<()> {
@@ -386,13 +391,13 @@ impl Provider for NativeProvider {
     async fn stop(&self, id: SandboxId, grace: Duration) -> Result<()> {
         let _held = self.hold(id).await?.ok_or_else(|| no_box(id))?;
         self.inner.folders.info(id)?;
-        end(&self.inner.folders, id, grace, EndReason::Stopped).await
+        end(&self.inner.folders, self.to_box(id), grace, EndReason::Stopped).await
     }
 
     async fn remove(&self, id: SandboxId, volumes: Volumes) -> Result<()> {
         let held = self.hold(id).await?;
         if held.is_some() {
-            end(&self.inner.folders, id, Duration::ZERO, EndReason::Terminated).await?;
+            end(&self.inner.folders, self.to_box(id), Duration::ZERO, EndReason::Terminated).await?;
         }
         let inner = self.inner.clone();
         short_work(self.is_alone(), move || {
@@ -431,6 +436,6 @@ impl Provider for NativeProvider {
     }
 
     async fn connect(&self, id: SandboxId) -> Result<Box<dyn Duplex>> {
-        dial(&self.inner.folders, id).await
+        dial(&*self.inner, id).await
     }
 }

@@ -2,8 +2,9 @@
 //! to be waited for.
 
 use super::folder::make_tree;
-use crate::{boxes::make_private, tree::remove as remove_tree};
+use crate::boxes::make_private;
 use seawall_api::SandboxId;
+use seawall_jail::tree::remove as remove_tree;
 use std::{
     fs, io,
     path::{Path, PathBuf},
@@ -99,9 +100,9 @@ impl Spares {
     pub fn place(&self, own: &Path, volume: &Path) -> bool {
         let spare = lock(&self.ready).pop();
         let Some(spare) = spare else { return false };
-        // Another process may have been faster.
+        // Another process may have been faster. The box's own folder last: it says that all is there.
         let placed =
-            fs::rename(spare.join("own"), own).and_then(|()| fs::rename(spare.join("volume"), volume));
+            fs::rename(spare.join("volume"), volume).and_then(|()| fs::rename(spare.join("own"), own));
         let _ = fs::remove_dir(&spare);
         placed.is_ok()
     }

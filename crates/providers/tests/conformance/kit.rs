@@ -2,7 +2,6 @@
 
 use super::suite::Cx;
 use anyhow::{Context, Result, anyhow, bail, ensure};
-use async_trait::async_trait;
 use seawall_api::{
     ErrorKind, ProcessId, SandboxId,
     exec::{ExitStatus, OutputStream, StartProcess},
@@ -11,8 +10,8 @@ use seawall_api::{
     message::Attach,
     sandbox::SandboxSpec,
 };
-use seawall_core::ports::Provider;
-use seawall_wire::{Connector, Duplex, FileReader, Guest, Process, ProcessOutput};
+use seawall_core::ports::{Provider, ToBox};
+use seawall_wire::{FileReader, Guest, Process, ProcessOutput};
 use std::{
     ops::Deref,
     sync::{
@@ -23,25 +22,8 @@ use std::{
 };
 use tokio::time::{Instant, sleep};
 
-/// The way to a guest that a provider gives.
-struct ByProvider {
-    provider: Arc<dyn Provider>,
-    id: SandboxId,
-}
-
-#[async_trait]
-impl Connector for ByProvider {
-    async fn connect(&self) -> Result<Box<dyn Duplex>, seawall_wire::Error> {
-        let connected = self.provider.connect(self.id).await;
-        connected.map_err(|error| seawall_wire::Error::Unreachable {
-            kind: error.kind(),
-            message: error.to_string(),
-        })
-    }
-}
-
 pub fn guest_with(provider: &Arc<dyn Provider>, id: SandboxId, role: Role) -> Guest {
-    Guest::new(id, role, Arc::new(ByProvider { provider: provider.clone(), id }))
+    Guest::new(id, role, Arc::new(ToBox { provider: provider.clone(), id }))
 }
 
 pub fn guest_of(provider: &Arc<dyn Provider>, id: SandboxId) -> Guest {

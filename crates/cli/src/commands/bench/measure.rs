@@ -86,7 +86,7 @@ async fn files(app: &App, guest: &Guest, runs: u32, report: &mut Report) -> Resu
 }
 
 pub async fn sandbox(app: &App) -> Result<SandboxId> {
-    Ok(app.sandboxes.launch(NewSandbox::default()).await?.id)
+    Ok(app.sandboxes.launch(NewSandbox::default()).await?.0.id)
 }
 
 /// Milliseconds, sorted.
