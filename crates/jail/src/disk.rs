@@ -3,7 +3,7 @@
 
 use crate::{kernel::new_mount, own, tree};
 use rustix::{
-    fd::{AsFd, AsRawFd, OwnedFd},
+    fd::{AsRawFd, OwnedFd},
     fs::{Mode, OFlags},
     mount::MountAttrFlags,
 };
@@ -48,15 +48,11 @@ pub fn make(path: &Path, mb: u64) -> io::Result<()> {
     fs::rename(&temporary, path)
 }
 
-/// Mounts an image over `place`, in this mount namespace only. Its loop device goes with the last mount of it.
-pub fn mount(image: &OwnedFd, place: &OwnedFd) -> io::Result<()> {
-    let (device, name) = attach(image)?;
+/// Mounts an image, nowhere yet. Its loop device goes with the last mount of it.
+pub fn mount(image: &OwnedFd) -> io::Result<OwnedFd> {
+    let (_device, name) = attach(image)?;
     let flags = MountAttrFlags::MOUNT_ATTR_NOSUID | MountAttrFlags::MOUNT_ATTR_NODEV;
-    let mounted = new_mount("ext4", &[("source", &name)], flags)?;
-    drop(device);
-    let over = rustix::mount::MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH
-        | rustix::mount::MoveMountFlags::MOVE_MOUNT_T_EMPTY_PATH;
-    Ok(rustix::mount::move_mount(mounted.as_fd(), c"", place.as_fd(), c"", over)?)
+    new_mount("ext4", &[("source", &name)], flags)
 }
 
 const LOOP_CTL_GET_FREE: libc::Ioctl = 0x4C82;

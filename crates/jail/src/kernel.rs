@@ -2,7 +2,7 @@
 //!
 //! Targets are paths of the new root, without a leading slash.
 
-use crate::user::{self, Ids};
+use crate::user::Ids;
 use rustix::{
     fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd},
     fs::{AtFlags, CWD, Mode, OFlags},
@@ -19,8 +19,8 @@ use std::{cell::Cell, ffi::CString, io};
 pub enum Source<'a> {
     /// A path of the host.
     Host(&'a str),
-    /// Beneath a descriptor.
-    Fd(RawFd, &'a str),
+    /// A tree that is not attached anywhere yet, see [`tree`]. It can be used once.
+    Tree(RawFd),
     /// A path of the new root, made before.
     Inside(&'a str),
 }
@@ -32,20 +32,8 @@ pub struct Attributes {
     pub no_exec: bool,
     /// Device nodes in it work. Only for those that are meant to.
     pub devices: bool,
-    pub mapped: Mapped,
-}
-
-/// Whose the files of a tree are, for the box.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum Mapped {
-    /// Nobody's: ids of the host mean nothing in the box.
-    #[default]
-    No,
-    /// Ids on disk are those of the box.
-    Box,
-    /// Those of the tree's owner are the box's user's, and all others nobody's. What belongs to the host's root
-    /// stays nobody's: else root's programs could be made from within.
-    Owner,
+    /// Ids on disk are those of the box. Else the files are nobody's there: ids of the host mean nothing in a box.
+    pub mapped: bool,
 }
 
 pub trait Kernel {
@@ -54,9 +42,9 @@ pub trait Kernel {
     fn write(&mut self, path: &str, content: &str) -> io::Result<()>;
     /// Mounts what is at `source` over `target`.
     fn bind(&mut self, source: Source<'_>, target: &str, attributes: Attributes) -> io::Result<()>;
-    /// As [`Kernel::bind`], at a place that is made where it is missing. The box may have written what is on the
-    /// way, so no link is followed.
-    fn bind_within(&mut self, source: Source<'_>, target: &str, attributes: Attributes) -> io::Result<()>;
+    /// Mounts a tree that is as it shall be, at a place that is made where it is missing. The box may have written
+    /// what is on the way, so no link is followed.
+    fn bind_within(&mut self, tree: RawFd, target: &str) -> io::Result<()>;
     /// Mounts a new file system.
     fn mount(
         &mut self,
@@ -72,7 +60,7 @@ pub trait Kernel {
     /// Where a link of the host points to; none where it is none.
     fn link_of(&self, path: &str) -> Option<String>;
     /// The names in a directory.
-    fn names(&self, source: Source<'_>) -> io::Result<Vec<String>>;
+    fn names(&self, directory: RawFd) -> io::Result<Vec<String>>;
 }
 
 /// The real one. It acts in the mount namespace of this process.
@@ -82,14 +70,9 @@ pub struct Linux {
     ids: Ids,
     /// To map the ids of files; none where they stay as they are.
     mapping: Option<OwnedFd>,
-    /// For folders of the host, by their descriptors: see [`Linux::owner_map`].
-    pub owners: Vec<(RawFd, OwnedFd)>,
     /// Whether files that this process makes now belong to root of the box.
     as_owner: Cell<bool>,
 }
-
-/// The plain user of a box.
-const BOX_USER: u32 = 1000;
 
 const CLONE: OpenTreeFlags = OpenTreeFlags::OPEN_TREE_CLONE.union(OpenTreeFlags::OPEN_TREE_CLOEXEC);
 
@@ -99,28 +82,41 @@ impl Linux {
         let first = ids.first.to_string();
         let options =
             [("mode", "755"), ("uid", &first), ("gid", &first), ("size", "32m"), ("nr_inodes", "16k")];
-        let root = new_mount("tmpfs", &options, MountAttrFlags::MOUNT_ATTR_NOSUID)?;
-        Ok(Linux { root, ids, mapping: None, owners: Vec::new(), as_owner: Cell::new(false) })
+        let flags = MountAttrFlags::MOUNT_ATTR_NOSUID | MountAttrFlags::MOUNT_ATTR_NODEV;
+        Ok(Linux::of(new_mount("tmpfs", &options, flags)?, ids))
     }
 
-    /// Attaches the root over `place`. Nothing outside this mount namespace sees it.
-    pub fn attach_root(&mut self, place: BorrowedFd<'_>, mapping: Option<OwnedFd>) -> io::Result<()> {
+    /// One that was made before.
+    pub fn of(root: OwnedFd, ids: Ids) -> Linux {
+        Linux { root, ids, mapping: None, as_owner: Cell::new(false) }
+    }
+
+    /// Attaches the root over the present one, which stays in use until [`Kernel::pivot`]. Nothing outside this
+    /// mount namespace sees it, and what happens outside is no longer seen here.
+    pub fn attach_root(&mut self, mapping: Option<OwnedFd>) -> io::Result<()> {
         let private = MountPropagationFlags::PRIVATE | MountPropagationFlags::REC;
         rustix::mount::mount_change(c"/", private)?;
-        let over = MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH | MoveMountFlags::MOVE_MOUNT_T_EMPTY_PATH;
-        rustix::mount::move_mount(self.root.as_fd(), c"", place, c"", over)?;
+        let flags = MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH;
+        rustix::mount::move_mount(self.root.as_fd(), c"", CWD, c"/", flags)?;
         self.mapping = mapping;
         Ok(())
     }
 
-    /// What makes the owner of a folder of the host the box's user: see [`Mapped::Owner`]. To be asked for where
-    /// `/proc` is that of this process's own pid namespace.
-    pub fn owner_map(&self, folder: &OwnedFd) -> io::Result<Option<OwnedFd>> {
-        let found = rustix::fs::fstat(folder)?;
-        match found.st_uid {
-            0 => Ok(None),
-            uid => user::namespace_of(uid, found.st_gid, self.ids.first + BOX_USER).map(Some),
-        }
+    /// Puts a file system at `place` of the new root, calls `look` with its top, and takes it away again.
+    pub fn visit<T>(
+        &self,
+        mounted: &OwnedFd,
+        place: &str,
+        look: impl FnOnce(&OwnedFd) -> io::Result<T>,
+    ) -> io::Result<T> {
+        self.attach(mounted.as_fd(), place)?;
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC | OFlags::NOFOLLOW;
+        let seen = rustix::fs::openat(&self.root, place, flags, Mode::empty())
+            .map_err(Into::into)
+            .and_then(|top| look(&top));
+        let path = format!("/proc/self/fd/{}/{place}", self.root.as_raw_fd());
+        rustix::mount::unmount(path, UnmountFlags::DETACH)?;
+        seen
     }
 
     /// Files that this process makes are its own again.
@@ -146,23 +142,6 @@ impl Linux {
         Ok(dir)
     }
 
-    fn prepared(&self, source: Source<'_>, attributes: Attributes) -> io::Result<OwnedFd> {
-        let tree = self.open(source)?;
-        match (attributes.mapped, &self.mapping) {
-            (Mapped::No, _) | (_, None) => set_attributes(&tree, attributes, None)?,
-            (Mapped::Box, mapping) => set_attributes(&tree, attributes, mapping.as_ref())?,
-            (Mapped::Owner, Some(_)) => {
-                let of = |fd: RawFd| self.owners.iter().find(|(known, _)| *known == fd).map(|(_, map)| map);
-                let mapping = match source {
-                    Source::Fd(fd, _) => of(fd),
-                    _ => None,
-                };
-                set_attributes(&tree, attributes, mapping)?;
-            }
-        }
-        Ok(tree)
-    }
-
     /// Whether files that are made belong to root of the box. Without, this process may read what it needs.
     fn set_owner(&self, owner: bool) {
         if self.as_owner.replace(owner) != owner {
@@ -175,25 +154,29 @@ impl Linux {
         }
     }
 
-    fn attach(&self, tree: &OwnedFd, target: &str) -> io::Result<()> {
+    fn attach(&self, tree: BorrowedFd<'_>, target: &str) -> io::Result<()> {
         let flags = MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH;
-        Ok(rustix::mount::move_mount(tree.as_fd(), c"", self.root.as_fd(), target, flags)?)
+        Ok(rustix::mount::move_mount(tree, c"", self.root.as_fd(), target, flags)?)
     }
 
-    fn open(&self, source: Source<'_>) -> io::Result<OwnedFd> {
+    fn open(&self, path: &str) -> io::Result<OwnedFd> {
         self.set_owner(false);
-        Ok(match source {
-            Source::Host(path) => rustix::mount::open_tree(CWD, path, CLONE)?,
-            Source::Inside(path) => rustix::mount::open_tree(self.root.as_fd(), path, CLONE)?,
-            Source::Fd(fd, path) => {
-                // SAFETY: the caller keeps the descriptor open.
-                let fd = unsafe { BorrowedFd::borrow_raw(fd) };
-                let empty =
-                    if path.is_empty() { OpenTreeFlags::AT_EMPTY_PATH } else { OpenTreeFlags::empty() };
-                rustix::mount::open_tree(fd, path, CLONE | empty)?
-            }
-        })
+        Ok(rustix::mount::open_tree(self.root.as_fd(), path, CLONE)?)
     }
+
+    /// Restricts a tree as asked, and puts it into its place.
+    fn place(&self, tree: BorrowedFd<'_>, target: &str, attributes: Attributes) -> io::Result<()> {
+        let mapping = self.mapping.as_ref().filter(|_| attributes.mapped);
+        set_attributes(tree, attributes, mapping.map(AsFd::as_fd))?;
+        self.attach(tree, target)
+    }
+}
+
+/// A copy of what is at `path` beneath a directory, or of the directory itself: not attached anywhere yet. The
+/// directory has to be one of this process's mount namespace; the copy can be attached in any other.
+pub fn tree(dir: impl AsFd, path: &str) -> io::Result<OwnedFd> {
+    let empty = if path.is_empty() { OpenTreeFlags::AT_EMPTY_PATH } else { OpenTreeFlags::empty() };
+    Ok(rustix::mount::open_tree(dir, path, CLONE | empty)?)
 }
 
 impl Kernel for Linux {
@@ -222,15 +205,21 @@ impl Kernel for Linux {
     }
 
     fn bind(&mut self, source: Source<'_>, target: &str, attributes: Attributes) -> io::Result<()> {
-        let tree = self.prepared(source, attributes)?;
-        self.attach(&tree, target)
+        self.set_owner(false);
+        match source {
+            Source::Host(path) => self.place(tree(CWD, path)?.as_fd(), target, attributes),
+            Source::Inside(path) => self.place(self.open(path)?.as_fd(), target, attributes),
+            // SAFETY: the caller keeps the descriptor open.
+            Source::Tree(fd) => self.place(unsafe { BorrowedFd::borrow_raw(fd) }, target, attributes),
+        }
     }
 
-    fn bind_within(&mut self, source: Source<'_>, target: &str, attributes: Attributes) -> io::Result<()> {
-        let tree = self.prepared(source, attributes)?;
+    fn bind_within(&mut self, tree: RawFd, target: &str) -> io::Result<()> {
+        // SAFETY: the caller keeps the descriptor open.
+        let tree = unsafe { BorrowedFd::borrow_raw(tree) };
         let place = self.directory(target)?;
         let over = MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH | MoveMountFlags::MOVE_MOUNT_T_EMPTY_PATH;
-        Ok(rustix::mount::move_mount(tree.as_fd(), c"", place.as_fd(), c"", over)?)
+        Ok(rustix::mount::move_mount(tree, c"", place.as_fd(), c"", over)?)
     }
 
     fn mount(
@@ -244,7 +233,7 @@ impl Kernel for Linux {
         flags.set(MountAttrFlags::MOUNT_ATTR_RDONLY, attributes.read_only);
         flags.set(MountAttrFlags::MOUNT_ATTR_NOEXEC, attributes.no_exec);
         flags.set(MountAttrFlags::MOUNT_ATTR_NODEV, !attributes.devices);
-        self.attach(&new_mount(kind, options, flags)?, target)
+        self.attach(new_mount(kind, options, flags)?.as_fd(), target)
     }
 
     fn pivot(&mut self) -> io::Result<()> {
@@ -264,18 +253,12 @@ impl Kernel for Linux {
         std::fs::read_link(path).ok()?.into_os_string().into_string().ok()
     }
 
-    fn names(&self, source: Source<'_>) -> io::Result<Vec<String>> {
+    fn names(&self, directory: RawFd) -> io::Result<Vec<String>> {
         self.set_owner(false);
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
-        let dir = match source {
-            Source::Host(path) => rustix::fs::open(path, flags, Mode::empty())?,
-            Source::Inside(path) => rustix::fs::openat(&self.root, path, flags, Mode::empty())?,
-            Source::Fd(fd, path) => {
-                // SAFETY: the caller keeps the descriptor open.
-                let fd = unsafe { BorrowedFd::borrow_raw(fd) };
-                rustix::fs::openat(fd, if path.is_empty() { "." } else { path }, flags, Mode::empty())?
-            }
-        };
+        // SAFETY: the caller keeps the descriptor open.
+        let dir =
+            rustix::fs::openat(unsafe { BorrowedFd::borrow_raw(directory) }, ".", flags, Mode::empty())?;
         let mut names = Vec::new();
         for entry in rustix::fs::Dir::read_from(dir)? {
             match entry?.file_name().to_str() {
@@ -284,6 +267,13 @@ impl Kernel for Linux {
             }
         }
         Ok(names)
+    }
+}
+
+impl AsRawFd for Linux {
+    /// Of the root.
+    fn as_raw_fd(&self) -> RawFd {
+        self.root.as_raw_fd()
     }
 }
 
@@ -301,7 +291,11 @@ pub fn new_mount(kind: &str, options: &[(&str, &str)], flags: MountAttrFlags) ->
 }
 
 /// Restricts a tree that is not attached yet, and maps its ids where `mapping` is given.
-pub fn set_attributes(tree: &OwnedFd, attributes: Attributes, mapping: Option<&OwnedFd>) -> io::Result<()> {
+pub fn set_attributes(
+    tree: BorrowedFd<'_>,
+    attributes: Attributes,
+    mapping: Option<BorrowedFd<'_>>,
+) -> io::Result<()> {
     let mut set = libc::MOUNT_ATTR_NOSUID;
     for (flag, on) in [
         (libc::MOUNT_ATTR_RDONLY, attributes.read_only),

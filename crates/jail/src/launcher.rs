@@ -8,12 +8,16 @@
 //! nobody knows, whoever dies in between.
 
 mod child;
+mod descriptors;
+mod maker;
 mod pool;
+mod things;
 
 pub use child::Inside;
 
 use crate::{
     order::{CgroupPlace, MAX_ORDER, Order},
+    rootfs::Failed,
     seccomp, user,
 };
 use pool::Pool;
@@ -21,19 +25,23 @@ use rustix::{
     event::{PollFd, PollFlags, Timespec, poll},
     fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd},
     io::Errno,
-    net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags},
+    net::{
+        RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage,
+        SendFlags,
+    },
 };
 use std::{
     fs,
-    io::{self, IoSliceMut},
+    io::{self, IoSlice, IoSliceMut},
     mem::MaybeUninit,
 };
+use things::Given;
 
 /// Descriptors that come with an order, at the most.
-const MAX_FDS: usize = 32;
-/// How long the launcher rests before it makes namespaces in advance: until then the last box needs the
-/// processors more.
-const REST: Timespec = Timespec { tv_sec: 0, tv_nsec: 4_000_000 };
+pub const MAX_FDS: usize = 32;
+/// How long the launcher rests before it asks for boxes in advance: until then the last one needs the processors
+/// more.
+const REST: Timespec = Timespec { tv_sec: 0, tv_nsec: 2_000_000 };
 
 /// What the launcher is, once and for all boxes.
 #[derive(Debug)]
@@ -44,8 +52,11 @@ pub struct Powers {
     filter: seccomp::Program,
 }
 
+/// The whole life of a box's first process. The number is what it ends with.
+pub type Live<'a> = dyn Fn(Inside) -> i32 + 'a;
+
 /// Serves orders from `socket` until the host process is gone. In a box it calls `live`, and that never returns.
-pub fn serve(socket: OwnedFd, live: &dyn Fn(Inside) -> i32) -> io::Result<()> {
+pub fn serve(socket: OwnedFd, live: &Live<'_>) -> io::Result<()> {
     let root = rustix::process::geteuid().is_root();
     // SAFETY: plain calls on numbers. Dead boxes are reaped by the kernel.
     unsafe {
@@ -58,24 +69,42 @@ pub fn serve(socket: OwnedFd, live: &dyn Fn(Inside) -> i32) -> io::Result<()> {
     }
     let boot = fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default().trim().to_owned();
     let powers = Powers { root, boot, filter: seccomp::program() };
-    let mut pool = Pool::new(root);
+    let mut pool = Pool::default();
     loop {
-        if pool.wants_more() && is_quiet(socket.as_fd()) {
-            pool.add();
-            continue;
-        }
-        let Some((bytes, fds)) = receive(socket.as_fd())? else { return Ok(()) };
-        match Order::parse(&bytes) {
-            Ok(order) if order.fds() == fds.len() => launch(&powers, &mut pool, &order, fds, live),
-            Ok(_) => tell_first(&fds, "the order's descriptors are not those it names"),
-            Err(error) => tell_first(&fds, &error.to_string()),
+        match next_event(&socket, &pool) {
+            Event::Order => {
+                let Some((bytes, fds)) = receive(socket.as_fd())? else { return Ok(()) };
+                launch(&powers, &mut pool, &bytes, fds, live);
+            }
+            Event::Made => pool.take(),
+            Event::Quiet => pool.refill(&powers, live),
         }
     }
 }
 
-fn is_quiet(socket: BorrowedFd<'_>) -> bool {
-    let mut fds = [PollFd::from_borrowed_fd(socket, PollFlags::IN)];
-    matches!(poll(&mut fds, Some(&REST)), Ok(0))
+enum Event {
+    /// The host wants something, or is gone.
+    Order,
+    /// Something that was asked for in advance is there.
+    Made,
+    /// Neither, and more should be asked for.
+    Quiet,
+}
+
+fn next_event(socket: &OwnedFd, pool: &Pool) -> Event {
+    let mut fds = vec![PollFd::new(socket, PollFlags::IN)];
+    fds.extend(pool.source().map(|source| PollFd::from_borrowed_fd(source, PollFlags::IN)));
+    let rest = pool.wants_more().then_some(&REST);
+    loop {
+        match poll(&mut fds, rest) {
+            Err(Errno::INTR) => {}
+            Ok(0) => return Event::Quiet,
+            // Orders first. Where looking fails, waiting for one does as well.
+            _ if fds[1..].iter().all(|fd| fd.revents().is_empty()) => return Event::Order,
+            _ if fds[0].revents().is_empty() => return Event::Made,
+            _ => return Event::Order,
+        }
+    }
 }
 
 /// The next order; none when the host process is gone.
@@ -103,10 +132,18 @@ fn receive(socket: BorrowedFd<'_>) -> io::Result<Option<(Vec<u8>, Vec<OwnedFd>)>
     Ok(Some((bytes, fds)))
 }
 
-/// Answers on the descriptor that an order brought for it.
-fn tell_first(fds: &[OwnedFd], message: &str) {
-    if let Some(reply) = fds.first() {
-        tell(reply.as_fd(), message);
+/// Sends a message with descriptors in one piece.
+pub fn send(socket: BorrowedFd<'_>, bytes: &[u8], fds: &[BorrowedFd<'_>]) -> Result<(), Errno> {
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_FDS))];
+    let mut ancillary = SendAncillaryBuffer::new(&mut space);
+    if !ancillary.push(SendAncillaryMessage::ScmRights(fds)) {
+        return Err(Errno::TOOBIG);
+    }
+    loop {
+        match rustix::net::sendmsg(socket, &[IoSlice::new(bytes)], &mut ancillary, SendFlags::NOSIGNAL) {
+            Err(Errno::INTR) => {}
+            other => return other.map(drop),
+        }
     }
 }
 
@@ -115,45 +152,72 @@ fn tell(reply: BorrowedFd<'_>, message: &str) {
     let _ = rustix::io::write(reply, format!("error {message}\n").as_bytes());
 }
 
-fn launch(powers: &Powers, pool: &mut Pool, order: &Order, fds: Vec<OwnedFd>, live: &dyn Fn(Inside) -> i32) {
-    let reply = fds[0].as_fd();
-    if let Err((step, error)) = try_launch(powers, pool, order, &fds, live) {
-        tell(reply, &format!("{step}: {error}"));
-    }
-}
-
 type Step<T> = Result<T, (&'static str, io::Error)>;
 
 fn at<T, E: Into<io::Error>>(step: &'static str, result: Result<T, E>) -> Step<T> {
     result.map_err(|error| (step, error.into()))
 }
 
+impl From<(&'static str, io::Error)> for Failed {
+    fn from((step, error): (&'static str, io::Error)) -> Failed {
+        Failed { step: step.to_owned(), error }
+    }
+}
+
+/// Whoever asked is told what fails.
+fn launch(powers: &Powers, pool: &mut Pool, bytes: &[u8], fds: Vec<OwnedFd>, live: &Live<'_>) {
+    let Some(reply) = fds.first().and_then(|reply| reply.try_clone().ok()) else { return };
+    let order = match Order::parse(bytes) {
+        Ok(order) => order,
+        Err(error) => return tell(reply.as_fd(), &error.to_string()),
+    };
+    let Some(given) = Given::sort(&order, fds) else {
+        return tell(reply.as_fd(), "the order's descriptors are not those it names");
+    };
+    if let Err(failed) = try_launch(powers, pool, (&order, bytes), &given, live) {
+        tell(reply.as_fd(), &failed.to_string());
+    }
+}
+
 fn try_launch(
     powers: &Powers,
     pool: &mut Pool,
-    order: &Order,
-    fds: &[OwnedFd],
-    live: &dyn Fn(Inside) -> i32,
-) -> Step<()> {
-    pool.find_etc(&fds[1]);
-    let spaces = pool.take()?;
-    let mut owners = Vec::new();
-    for folder in fds[fds.len() - order.mounts.len()..].iter().filter(|_| powers.root) {
-        owners.push(at("the ids of a mount", spaces.root.owner_map(folder))?);
+    (order, bytes): (&Order, &[u8]),
+    given: &Given,
+    live: &Live<'_>,
+) -> Result<(), Failed> {
+    pool.note(order, &given.folder, &given.program);
+    // One that died while it waited is passed over.
+    while let Some(seat) = pool.seat(order) {
+        let things = given.prepare(order, powers.root, seat.ids)?;
+        if seat.order(bytes, &things).is_ok() {
+            return Ok(());
+        }
     }
+    let spaces = pool.spaces(powers)?;
+    let things = given.prepare(order, powers.root, spaces.ids)?;
     // The child inherits it.
     at("joining the network namespace", user::join(&spaces.net, libc::CLONE_NEWNET))?;
     let cgroup = match order.cgroup {
-        CgroupPlace::V2 => Some(&fds[Order::FDS]),
+        CgroupPlace::V2 => given.groups.first(),
         _ => None,
     };
     match at("cloning into namespaces", clone(cgroup))? {
-        0 => child::run(powers, order, fds, (spaces, owners), live),
+        0 => child::begin(powers, order, things, spaces, live),
         _ => Ok(()),
     }
 }
 
-/// Clones this process, which has one thread. Zero in the child.
+/// A plain copy of this process, which has one thread. Zero in the child.
+fn fork() -> io::Result<libc::pid_t> {
+    // SAFETY: the one thread goes on in both.
+    match unsafe { libc::fork() } {
+        -1 => Err(io::Error::last_os_error()),
+        pid => Ok(pid),
+    }
+}
+
+/// Clones this process, which has one thread, into namespaces. Zero in the child.
 fn clone(cgroup: Option<&OwnedFd>) -> io::Result<libc::pid_t> {
     let mut flags = libc::CLONE_NEWNS
         | libc::CLONE_NEWPID

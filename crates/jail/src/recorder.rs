@@ -1,7 +1,7 @@
 //! A kernel that only writes down what it is asked for.
 
-use crate::kernel::{Attributes, Kernel, Mapped, Source};
-use std::{collections::BTreeSet, io};
+use crate::kernel::{Attributes, Kernel, Source};
+use std::{collections::BTreeSet, io, os::fd::RawFd};
 
 /// What was asked for, in order, as text.
 #[derive(Debug, Default)]
@@ -34,8 +34,7 @@ fn flags(attributes: Attributes) -> String {
         (attributes.read_only, " ro"),
         (attributes.no_exec, " noexec"),
         (attributes.devices, " dev"),
-        (attributes.mapped == Mapped::Box, " mapped"),
-        (attributes.mapped == Mapped::Owner, " owner"),
+        (attributes.mapped, " mapped"),
     ];
     words.into_iter().filter(|(on, _)| *on).map(|(_, word)| word).collect()
 }
@@ -43,7 +42,7 @@ fn flags(attributes: Attributes) -> String {
 fn from(source: Source<'_>) -> String {
     match source {
         Source::Host(path) => format!("host:{path}"),
-        Source::Fd(fd, path) => format!("fd{fd}:{path}"),
+        Source::Tree(fd) => format!("tree:{fd}"),
         Source::Inside(path) => format!("inside:{path}"),
     }
 }
@@ -65,8 +64,8 @@ impl Kernel for Recorder {
         self.note(format!("bind {target} {}{}", from(source), flags(attributes)))
     }
 
-    fn bind_within(&mut self, source: Source<'_>, target: &str, attributes: Attributes) -> io::Result<()> {
-        self.note(format!("bind_within {target} {}{}", from(source), flags(attributes)))
+    fn bind_within(&mut self, tree: RawFd, target: &str) -> io::Result<()> {
+        self.note(format!("bind_within {target} tree:{tree}"))
     }
 
     fn mount(
@@ -91,7 +90,7 @@ impl Kernel for Recorder {
         self.links.iter().find(|(link, _)| *link == path).map(|(_, target)| (*target).to_owned())
     }
 
-    fn names(&self, _source: Source<'_>) -> io::Result<Vec<String>> {
+    fn names(&self, _directory: RawFd) -> io::Result<Vec<String>> {
         Ok(vec!["ssl".to_owned(), "passwd".to_owned()])
     }
 }

@@ -2,26 +2,31 @@
 
 use crate::{
     etc,
-    kernel::{Attributes, Kernel, Mapped, Source},
-    order::HostFolder,
+    kernel::{Attributes, Kernel, Source},
     own::OWN,
 };
 use std::{io, os::fd::RawFd};
 
-/// Where the parts come from.
-#[derive(Debug, Clone)]
-pub struct Parts<'a> {
-    /// The box's own files on disk: a directory for each of [`OWN`].
-    pub own: RawFd,
-    /// The data volume.
-    pub work: RawFd,
-    /// What `sudo` is in the box.
-    pub program: RawFd,
+/// What every box has. Trees, see [`Source::Tree`].
+#[derive(Debug, Clone, Copy)]
+pub struct Common {
+    /// What `sudo` is in the box, once for each place.
+    pub sudo: [RawFd; 2],
     /// Copies of what boxes may have of the host's `/etc`.
     pub etc: Option<RawFd>,
     /// Whether there are other users than root.
     pub users: bool,
-    pub folders: &'a [(HostFolder, RawFd)],
+}
+
+/// What one box has. Trees too.
+#[derive(Debug, Clone)]
+pub struct Parts<'a> {
+    /// In the order of [`OWN`].
+    pub own: [RawFd; OWN.len()],
+    /// The data volume.
+    pub work: RawFd,
+    /// Folders of the host, and where they appear.
+    pub folders: Vec<(&'a str, RawFd)>,
 }
 
 /// Made in the root, with their modes.
@@ -83,11 +88,9 @@ const DEVICE_LINKS: [(&str, &str); 5] = [
 const CPU: &str = "sys/devices/system/cpu";
 
 /// Not mapped: root of a box must not have root's power over files that only the host's root may read.
-const HOSTS: Attributes = Attributes { read_only: true, no_exec: false, devices: false, mapped: Mapped::No };
-const READ_ONLY: Attributes =
-    Attributes { read_only: true, no_exec: false, devices: false, mapped: Mapped::Box };
-const OWN_FILES: Attributes =
-    Attributes { read_only: false, no_exec: false, devices: false, mapped: Mapped::Box };
+const HOSTS: Attributes = Attributes { read_only: true, no_exec: false, devices: false, mapped: false };
+const READ_ONLY: Attributes = Attributes { read_only: true, no_exec: false, devices: false, mapped: true };
+const OWN_FILES: Attributes = Attributes { read_only: false, no_exec: false, devices: false, mapped: true };
 
 /// What is in the new root before anything is mounted: directories, links, small files. The same for every box, so
 /// it can be made in advance.
@@ -116,9 +119,9 @@ pub fn furnish(kernel: &mut dyn Kernel, etc: Option<RawFd>, users: bool) -> Resu
     Ok(())
 }
 
-/// Mounts everything into a furnished root. The caller is alone in a new mount namespace, and in the pid namespace
-/// that /proc shall show.
-pub fn assemble(kernel: &mut dyn Kernel, parts: &Parts<'_>) -> Result<(), Failed> {
+/// Mounts into a furnished root what every box has, and makes it the root. The caller is alone in a new mount
+/// namespace, and in the pid namespace that /proc shall show.
+pub fn assemble(kernel: &mut dyn Kernel, common: &Common) -> Result<(), Failed> {
     step("usr", kernel.bind(Source::Host("/usr"), "usr", HOSTS))?;
     for name in BESIDE_USR {
         let path = format!("/{name}");
@@ -126,33 +129,38 @@ pub fn assemble(kernel: &mut dyn Kernel, parts: &Parts<'_>) -> Result<(), Failed
             step(name, kernel.bind(Source::Host(&path), name, HOSTS))?;
         }
     }
-    for (name, target) in OWN {
-        if target != "usr/local" || kernel.exists("/usr/local") {
-            step(target, kernel.bind(Source::Fd(parts.own, name), target, OWN_FILES))?;
-        }
+    if let Some(template) = common.etc {
+        step("etc/.host", kernel.bind(Source::Tree(template), "etc/.host", READ_ONLY))?;
     }
-    step("work", kernel.bind(Source::Fd(parts.work, ""), "work", OWN_FILES))?;
-    if let Some(template) = parts.etc {
-        step("etc/.host", kernel.bind(Source::Fd(template, ""), "etc/.host", READ_ONLY))?;
-    }
-    for place in ["/run/seawall/bin/sudo", "/usr/bin/sudo"] {
+    for (place, tree) in ["/run/seawall/bin/sudo", "/usr/bin/sudo"].into_iter().zip(common.sudo) {
         // Where the host has one, it would refuse: nothing in a box gets new privileges.
         if place.starts_with("/run") || kernel.exists(place) {
             let target = place.trim_start_matches('/');
-            step(target, kernel.bind(Source::Fd(parts.program, ""), target, HOSTS))?;
+            step(target, kernel.bind(Source::Tree(tree), target, HOSTS))?;
         }
     }
-    dev(kernel, parts)?;
+    dev(kernel, common)?;
     if kernel.exists("/sys/devices/system/cpu") {
         let attributes = Attributes { read_only: true, no_exec: true, ..Attributes::default() };
         step(CPU, kernel.bind(Source::Host("/sys/devices/system/cpu"), CPU, attributes))?;
     }
     proc(kernel)?;
-    // Last: their places may be in what the box itself has written.
-    for (folder, fd) in parts.folders {
-        host_folder(kernel, folder, *fd)?;
-    }
     step("the new root", kernel.pivot())
+}
+
+/// Mounts what this box alone has.
+pub fn occupy(kernel: &mut dyn Kernel, parts: &Parts<'_>) -> Result<(), Failed> {
+    for ((_, target), tree) in OWN.into_iter().zip(parts.own) {
+        if target != "usr/local" || kernel.exists("/usr/local") {
+            step(target, kernel.bind(Source::Tree(tree), target, OWN_FILES))?;
+        }
+    }
+    step("work", kernel.bind(Source::Tree(parts.work), "work", OWN_FILES))?;
+    // Last: their places may be in what the box itself has written.
+    for (target, tree) in &parts.folders {
+        step(target, kernel.bind_within(*tree, target.trim_start_matches('/')))?;
+    }
+    Ok(())
 }
 
 /// Which step failed, and why.
@@ -178,7 +186,7 @@ fn furnish_etc(kernel: &mut dyn Kernel, etc: Option<RawFd>, users: bool) -> Resu
     }
     step("etc/mtab", kernel.symlink("/proc/mounts", "etc/mtab"))?;
     let Some(template) = etc else { return Ok(()) };
-    for name in step("etc/.host", kernel.names(Source::Fd(template, "")))? {
+    for name in step("etc/.host", kernel.names(template))? {
         if !etc::is_made(&name) {
             step(&name, kernel.symlink(&format!(".host/{name}"), &format!("etc/{name}")))?;
         }
@@ -186,32 +194,18 @@ fn furnish_etc(kernel: &mut dyn Kernel, etc: Option<RawFd>, users: bool) -> Resu
     Ok(())
 }
 
-fn dev(kernel: &mut dyn Kernel, parts: &Parts<'_>) -> Result<(), Failed> {
+fn dev(kernel: &mut dyn Kernel, common: &Common) -> Result<(), Failed> {
     let plain = Attributes { no_exec: true, ..Attributes::default() };
     let device = Attributes { devices: true, ..plain };
     for name in DEVICES {
         let (target, source) = (format!("dev/{name}"), format!("/dev/{name}"));
         step(&target, kernel.bind(Source::Host(&source), &target, device))?;
     }
-    let mode = if parts.users { "620" } else { "600" };
+    let mode = if common.users { "620" } else { "600" };
     // The machine has a few thousand terminals for all.
     let options = [("newinstance", ""), ("ptmxmode", "0666"), ("mode", mode), ("max", "256")];
     step("dev/pts", kernel.mount("devpts", &options, "dev/pts", device))?;
     step("dev/shm", kernel.mount("tmpfs", &[("mode", "1777"), ("size", "64m")], "dev/shm", plain))
-}
-
-fn host_folder(kernel: &mut dyn Kernel, folder: &HostFolder, fd: RawFd) -> Result<(), Failed> {
-    let target = folder.target.trim_start_matches('/');
-    let attributes =
-        Attributes { read_only: !folder.writable, mapped: Mapped::Owner, ..Attributes::default() };
-    match kernel.bind_within(Source::Fd(fd, ""), target, attributes) {
-        // Not every file system can map ids; then the files keep theirs.
-        Err(error) if error.raw_os_error() == Some(libc::EINVAL) => {
-            let plain = Attributes { mapped: Mapped::No, ..attributes };
-            step(target, kernel.bind_within(Source::Fd(fd, ""), target, plain))
-        }
-        other => step(target, other),
-    }
 }
 
 fn proc(kernel: &mut dyn Kernel) -> Result<(), Failed> {
@@ -254,29 +248,29 @@ mod tests {
     }
 
     fn assembled(mut kernel: Recorder) -> Recorder {
-        let folders = [(HostFolder { target: "/data/deep".into(), writable: false }, 9)];
         furnish(&mut kernel, Some(7), true).unwrap();
-        let parts = Parts { own: 5, work: 6, program: 8, etc: Some(7), users: true, folders: &folders };
-        assemble(&mut kernel, &parts).unwrap();
+        assemble(&mut kernel, &Common { sudo: [8, 9], etc: Some(7), users: true }).unwrap();
+        let parts = Parts { own: [1, 2, 3, 4, 5, 6], work: 10, folders: vec![("/data/deep", 11)] };
+        occupy(&mut kernel, &parts).unwrap();
         kernel
     }
 
     #[test]
-    fn parents_come_before_what_is_mounted_in_them_and_the_pivot_last() {
+    fn parents_come_before_what_is_mounted_in_them_and_what_a_box_has_last() {
         let kernel = assembled(merged());
         for (first, then) in [
             ("mkdir usr ", "bind usr host:/usr ro"),
-            ("bind usr host:/usr ro", "bind usr/local fd5:local mapped"),
+            ("bind usr host:/usr ro", "bind usr/local tree:5 mapped"),
             ("write dev/null", "bind dev/null host:/dev/null"),
             ("bind dev/null", "bind proc/keys inside:dev/null ro"),
             ("mount proc proc", "bind proc/sys inside:proc/sys ro"),
             ("mount proc proc", "bind proc/acpi inside:mnt ro"),
-            ("mkdir etc/.host", "bind etc/.host fd7: ro mapped"),
-            ("bind work fd6: mapped", "bind_within data/deep fd9: ro owner"),
+            ("mkdir etc/.host", "bind etc/.host tree:7 ro mapped"),
+            ("pivot", "bind home tree:1 mapped"),
+            ("bind work tree:10 mapped", "bind_within data/deep tree:11"),
         ] {
             assert!(kernel.position(first) < kernel.position(then), "{first} before {then}");
         }
-        assert_eq!(kernel.asked.last().map(String::as_str), Some("pivot"));
         assert_eq!(kernel.asked.iter().filter(|asked| *asked == "pivot").count(), 1);
     }
 
@@ -308,8 +302,7 @@ mod tests {
     #[test]
     fn the_step_that_failed_is_named_and_the_last() {
         let mut kernel = Recorder { failing: Some("mount proc"), ..merged() };
-        let parts = Parts { own: 5, work: 6, program: 8, etc: None, users: true, folders: &[] };
-        let failed = assemble(&mut kernel, &parts).unwrap_err();
+        let failed = assemble(&mut kernel, &Common { sudo: [8, 9], etc: None, users: true }).unwrap_err();
         assert_eq!(failed.step, "proc");
         assert!(kernel.asked.last().unwrap().starts_with("mount proc"));
     }

@@ -1,5 +1,6 @@
 //! User namespaces: root of a box is nobody on the host.
 
+use crate::own::USER;
 use rustix::fd::{AsFd, OwnedFd};
 use rustix::fs::{Mode, OFlags};
 use std::{fs, io};
@@ -42,9 +43,16 @@ pub fn namespace(ids: Ids) -> io::Result<OwnedFd> {
     make([&ids.line(), &ids.line()], owner)
 }
 
-/// One in which a user and a group of the host's files stand for `other`.
-pub fn namespace_of(uid: u32, gid: u32, other: u32) -> io::Result<OwnedFd> {
-    make([&format!("{uid} {other} 1"), &format!("{gid} {other} 1")], None)
+/// One that makes the owner of a folder of the host the plain user of a box; all others are nobody there. None
+/// where that is root: else root's programs could be made from within. To be asked for where `/proc` is that of
+/// this process's own pid namespace.
+pub fn owner_map(ids: Ids, folder: impl AsFd) -> io::Result<Option<OwnedFd>> {
+    let found = rustix::fs::fstat(folder)?;
+    let other = ids.first + USER;
+    match (found.st_uid, found.st_gid) {
+        (0, _) => Ok(None),
+        (uid, gid) => make([&format!("{uid} {other} 1"), &format!("{gid} {other} 1")], None).map(Some),
+    }
 }
 
 /// With these maps of users and of groups.

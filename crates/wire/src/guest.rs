@@ -49,6 +49,11 @@ impl Guest {
         self.link.state()
     }
 
+    /// Makes the wire now, so that the next call finds it. Where that fails, the next call tries again and says so.
+    pub async fn connect(&self) {
+        let _ = self.link.warm().await;
+    }
+
     /// Puts the wire down. The next call makes a new one.
     pub async fn disconnect(&self) {
         self.link.disconnect().await;

@@ -111,6 +111,10 @@ impl Link {
         Ok((FrameReader::new(read), FrameWriter::new(write)))
     }
 
+    pub(crate) async fn warm(&self) -> Result<()> {
+        self.mux().await.map(drop)
+    }
+
     /// A connection of its own, greeted and not multiplexed.
     pub(crate) async fn bulk(&self) -> Result<Box<dyn Duplex>> {
         let (io, _) = self.greet(Role::Bulk).await?;

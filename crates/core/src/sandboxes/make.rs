@@ -104,7 +104,19 @@ impl Sandboxes {
         reached("the box runs");
         record.state = if started.is_ok() { SandboxState::Running } else { SandboxState::Created };
         record.started_at = started.is_ok().then(|| self.inner.clock.now());
-        self.note_made(provider, &record).await?;
+        // Whoever starts a sandbox wants something of it. The guest is greeted first, and answers while the note is
+        // written.
+        let guest = self.client(id, &record.provider)?;
+        let greeted = async {
+            if started.is_ok() {
+                guest.connect().await;
+            }
+        };
+        let noted = async {
+            tokio::task::yield_now().await;
+            self.note_made(provider, &record).await
+        };
+        futures::future::join(greeted, noted).await.1?;
         tracing::info!(sandbox = %id, provider = provider.name(), started = started.is_ok(), "sandbox created");
         Ok(info(&record, Some(&started?)))
     }

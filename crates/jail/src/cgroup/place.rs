@@ -125,18 +125,19 @@ impl Cgroups {
         !self.v2
     }
 
-    /// As [`Cgroups::make`], from groups that were made in advance under another name. Where they are not as they
-    /// should be, new ones are made.
-    pub fn adopt(&self, spare: &str, name: &str, limits: &Limits) -> io::Result<BoxGroup> {
+    /// As [`Cgroups::make`], from groups that were made in advance under another name, with the limits `had`. What
+    /// is missing of them is made.
+    pub fn adopt(&self, spare: &str, had: &Limits, name: &str, limits: &Limits) -> io::Result<BoxGroup> {
         let (from, to) = (self.of(spare, limits), self.of(name, limits));
+        let mut whole = had == limits;
         for ((_, from), (_, to)) in from.folders.iter().zip(&to.folders) {
             match fs::rename(from, to) {
                 Ok(()) => {}
-                Err(error) if error.kind() == ErrorKind::NotFound => {}
+                Err(error) if error.kind() == ErrorKind::NotFound => whole = false,
                 Err(error) => return Err(at(to, error)),
             }
         }
-        self.make(name, limits)
+        if whole { Ok(to) } else { self.make(name, limits) }
     }
 
     /// Groups of this prefix in which nothing lives are removed.

@@ -1,24 +1,33 @@
 //! The first process of a box, from the clone until it is the guest.
 
-use super::{Powers, pool::Spaces, tell};
+use super::{
+    Live, Powers,
+    descriptors::{close_others, keep_only},
+    maker::give_way,
+    pool::{Common, Spaces},
+    receive, tell,
+    things::{Files, Things},
+};
 use crate::{
     caps, disk,
     etc::HOSTNAME,
+    kernel::{Linux, tree},
     order::{CgroupPlace, Order},
+    own::OWN,
     process,
     rootfs::{self, Failed, Parts, step},
 };
 use rustix::{
-    fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd},
+    fd::{AsFd, AsRawFd, OwnedFd},
     fs::{Mode, OFlags},
-    mount::MountPropagationFlags,
     net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType},
     process::DumpableBehavior,
 };
-use std::{io, os::fd::IntoRawFd, os::unix::net::UnixListener, path::Path};
-
-/// For each folder of the host, what makes its owner the box's user.
-pub type Owners = Vec<Option<OwnedFd>>;
+use std::{
+    io,
+    os::{fd::IntoRawFd, unix::net::UnixListener},
+    path::Path,
+};
 
 /// What the guest of a box starts with. Its descriptors are the only ones that are open beside stdio, which is
 /// /dev/null.
@@ -39,191 +48,223 @@ pub struct Inside {
     pub disk: bool,
 }
 
-/// Never returns: the guest's end is the box's.
-pub fn run(
-    powers: &Powers,
-    order: &Order,
-    fds: &[OwnedFd],
-    spaces: (Spaces, Owners),
-    live: &dyn Fn(Inside) -> i32,
-) -> ! {
+/// A box so far: its root, and the user namespace that it enters last.
+struct Place {
+    root: Linux,
+    user: OwnedFd,
+}
+
+/// A box that has its order. Never returns: the guest's end is the box's.
+pub fn begin(powers: &Powers, order: &Order, mut things: Things, spaces: Spaces, live: &Live<'_>) -> ! {
+    settle();
     // Nothing happens before the box's number is known.
-    let noted = step("noting the box's process", write_number(fds[1].as_fd(), &powers.boot));
-    let code = match noted.and_then(|()| enter(powers, order, fds, spaces)) {
-        Ok(inside) => live(inside),
-        Err(failed) => {
-            tell(fds[0].as_fd(), &failed.to_string());
-            1
-        }
-    };
+    let known = number(powers).and_then(|number| register(&number, order, &things));
+    match known.and_then(|()| assemble(powers, order, &mut things, spaces)) {
+        Ok(place) => take(powers, order, things, place, live),
+        Err(failed) => fail(&things.reply, &failed),
+    }
+}
+
+/// A box that waits for its order. It ends when the launcher does. `gives_way`: until then it runs only when nobody
+/// else wants to.
+pub fn wait((powers, gives_way): (&Powers, bool), socket: OwnedFd, spaces: Spaces, live: &Live<'_>) -> ! {
+    settle();
+    // Whoever asks finds nobody where this fails, and makes a box step by step.
+    let Ok((number, place)) = arrive(powers, &socket, spaces) else { leave(1) };
+    let Ok(Some((bytes, fds))) = receive(socket.as_fd()) else { leave(0) };
+    if gives_way && give_way(false).is_err() {
+        leave(1);
+    }
+    drop(socket);
+    let Ok(order) = Order::parse(&bytes) else { leave(1) };
+    let Some(things) = Things::sort(&order, fds) else { leave(1) };
+    match register(&number, &order, &things) {
+        Ok(()) => take(powers, &order, things, place, live),
+        Err(failed) => fail(&things.reply, &failed),
+    }
+}
+
+pub fn leave(code: i32) -> ! {
     // SAFETY: leaves without running anything of the launcher's.
     unsafe { libc::_exit(code) }
 }
 
-/// The number of the box's first process as the host has it, when it began, and in which life of the machine.
-fn write_number(folder: BorrowedFd<'_>, boot: &str) -> io::Result<()> {
-    let (pid, start) = process::own().ok_or_else(|| io::Error::other("/proc does not know it"))?;
-    let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::TRUNC | OFlags::CLOEXEC | OFlags::NOFOLLOW;
-    let file = rustix::fs::openat(folder, "run.new", flags, Mode::from_raw_mode(0o600))?;
-    io::Write::write_all(&mut std::fs::File::from(file), format!("{pid} {start} {boot}\n").as_bytes())?;
-    Ok(rustix::fs::renameat(folder, "run.new", folder, "run")?)
+fn fail(reply: &OwnedFd, failed: &Failed) -> ! {
+    tell(reply.as_fd(), &failed.to_string());
+    leave(1)
 }
 
-fn enter(
-    powers: &Powers,
-    order: &Order,
-    fds: &[OwnedFd],
-    (spaces, owners): (Spaces, Owners),
-) -> Result<Inside, Failed> {
+fn settle() {
     // SAFETY: plain calls on numbers.
     unsafe {
         libc::setsid();
         libc::signal(libc::SIGCHLD, libc::SIG_DFL);
         libc::prctl(libc::PR_SET_NAME, c"seawall-guest".as_ptr(), 0, 0, 0);
     }
-    let reply = &fds[0];
-    let [folder, own] = [here(&fds[1])?, here(&fds[2])?];
-    let mut rest = fds[Order::FDS..].iter();
-    join_groups(order, &mut rest)?;
-    let (own, work) = match &order.disk {
-        None => (own, here(&fds[3])?),
-        Some(stamp) => step("the disk's image", open_image(&folder, &own, &fds[3], stamp))?,
-    };
-    let listener = step("the wire's socket", listen(&folder))?;
-    let counters = order.counters.map(|comes| if comes { rest.next() } else { None });
-    let users = powers.root;
-    let mapping = if powers.root { Some(step("the user namespace", spaces.user.try_clone())?) } else { None };
-    let mounted: Vec<OwnedFd> = rest.map(here).collect::<Result<_, _>>()?;
-    let folders: Vec<_> = order.mounts.iter().cloned().zip(mounted.iter().map(AsRawFd::as_raw_fd)).collect();
-    let etc = open_template(&folder);
-    let program = here_file(&fds[4])?;
-    let parts = Parts {
-        program: program.as_raw_fd(),
-        own: own.as_raw_fd(),
-        work: work.as_raw_fd(),
-        etc: etc.as_ref().map(AsRawFd::as_raw_fd),
-        users,
-        folders: &folders,
-    };
-    let Spaces { net, user, mut root } = spaces;
-    let maps = mounted.iter().map(AsRawFd::as_raw_fd).zip(owners);
-    root.owners = maps.filter_map(|(fd, map)| map.map(|map| (fd, map))).collect();
-    step("a new root", root.attach_root(folder.as_fd(), mapping))?;
-    rootfs::assemble(&mut root, &parts)?;
-    // Before all other descriptors go, those that have an owner do.
-    drop((root, folder, own, work, etc, mounted, program));
+}
+
+/// The number of the box's first process as the host has it, when it began, and in which life of the machine.
+fn number(powers: &Powers) -> Result<String, Failed> {
+    let own = process::own().ok_or_else(|| io::Error::other("/proc does not know it"));
+    let (pid, start) = step("the box's number", own)?;
+    Ok(format!("{pid} {start} {}\n", powers.boot))
+}
+
+/// Everything of a box that is the same for all.
+fn arrive(powers: &Powers, socket: &OwnedFd, spaces: Spaces) -> Result<(String, Place), Failed> {
+    let number = number(powers)?;
+    let Common { etc, sudo: [first, second] } = &spaces.common;
+    let kept = [Some(socket), Some(&spaces.user), Some(&spaces.net), etc.as_ref(), Some(first), Some(second)];
+    let mut kept: Vec<_> = kept.into_iter().flatten().map(AsRawFd::as_raw_fd).collect();
+    kept.push(spaces.root.as_raw_fd());
+    step("descriptors", close_others(&mut kept))?;
+    Ok((number, build(powers, spaces, |_| Ok(()))?))
+}
+
+/// The same for a box with an order, whose files may have to be fetched out of an image on the way.
+fn assemble(powers: &Powers, order: &Order, things: &mut Things, spaces: Spaces) -> Result<Place, Failed> {
+    build(powers, spaces, |root| {
+        if let (Files::Image(image), Some(stamp)) = (&things.files, &order.disk) {
+            things.files = Files::Trees(step("the disk's image", out_of_image(root, image, stamp))?);
+        }
+        Ok(())
+    })
+}
+
+/// Builds the file tree of a box around this process. `meanwhile` is called while the host can still be seen.
+fn build(
+    powers: &Powers,
+    spaces: Spaces,
+    meanwhile: impl FnOnce(&Linux) -> Result<(), Failed>,
+) -> Result<Place, Failed> {
+    let Spaces { user, mut root, common, .. } = spaces;
+    let mapping = if powers.root { Some(step("the user namespace", user.try_clone())?) } else { None };
+    step("a new root", root.attach_root(mapping))?;
+    meanwhile(&root)?;
+    let etc = common.etc.as_ref().map(AsRawFd::as_raw_fd);
+    let sudo = common.sudo.each_ref().map(AsRawFd::as_raw_fd);
+    rootfs::assemble(&mut root, &rootfs::Common { sudo, etc, users: powers.root })?;
     step("the host's name", rustix::system::sethostname(HOSTNAME.as_bytes()).map_err(Into::into))?;
-    limit_files(order.open_files)?;
     rustix::process::umask(Mode::from_raw_mode(0o022));
-    // From here on numbers only: an owner that closed its number later would close another's.
-    let _ = net.into_raw_fd();
-    let [oom, pids] = counters.map(|fd| fd.map(AsRawFd::as_raw_fd));
-    let kept = [Some(listener.into_raw_fd()), Some(reply.as_raw_fd()), Some(user.into_raw_fd()), oom, pids];
-    let [listener, reply, space, oom, pids] = step("descriptors", keep_only(kept))?;
-    let (Some(listener), Some(reply), Some(space)) = (listener, reply, space) else {
-        return step("descriptors", Err(io::ErrorKind::NotFound.into()));
+    Ok(Place { root, user })
+}
+
+/// The box's files and its volume, as trees, in the order of [`Files::Trees`].
+fn out_of_image(root: &Linux, image: &OwnedFd, stamp: &str) -> io::Result<Vec<OwnedFd>> {
+    root.visit(&disk::mount(image)?, "mnt", |top| {
+        disk::populate(Path::new(&format!("/proc/self/fd/{}", top.as_raw_fd())), stamp)?;
+        let own = OWN.iter().map(|(name, _)| tree(top, &format!("own/{name}")));
+        own.chain([tree(top, "work")]).collect()
+    })
+}
+
+/// Makes the box known, and its limits hold.
+fn register(number: &str, order: &Order, things: &Things) -> Result<(), Failed> {
+    step("noting the box's process", write_number(&things.folder, number))?;
+    if matches!(order.cgroup, CgroupPlace::V2) {
+        // The clone put it there.
+        return Ok(());
+    }
+    for tasks in &things.groups {
+        step("the control group", rustix::io::write(tasks, b"0").map_err(Into::into))?;
+    }
+    // SAFETY: changes this process only.
+    let done = unsafe { libc::unshare(libc::CLONE_NEWCGROUP) };
+    step("a cgroup namespace", if done == 0 { Ok(()) } else { Err(io::Error::last_os_error()) })
+}
+
+fn write_number(folder: &OwnedFd, number: &str) -> io::Result<()> {
+    let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::TRUNC | OFlags::CLOEXEC | OFlags::NOFOLLOW;
+    let file = rustix::fs::openat(folder, "run.new", flags, Mode::from_raw_mode(0o600))?;
+    io::Write::write_all(&mut std::fs::File::from(file), number.as_bytes())?;
+    Ok(rustix::fs::renameat(folder, "run.new", folder, "run")?)
+}
+
+/// Makes the box this order's, and goes on as its guest.
+fn take(powers: &Powers, order: &Order, things: Things, mut place: Place, live: &Live<'_>) -> ! {
+    let listener = match occupy(order, &things, &mut place) {
+        Ok(listener) => listener,
+        Err(failed) => fail(&things.reply, &failed),
     };
-    step("entering the user namespace", crate::user::enter(&space, users))?;
-    drop(space);
-    step("capabilities", caps::drop_others())?;
-    // Nobody in the box looks into process 1, root neither.
-    step(
-        "keeping memory private",
-        rustix::process::set_dumpable_behavior(DumpableBehavior::NotDumpable).map_err(Into::into),
-    )?;
-    step("no new privileges", caps::no_new_privileges())?;
-    step("the filter of system calls", powers.filter.install())?;
-    Ok(Inside {
+    // Where this fails nobody can be told: which descriptor is which is not known any more.
+    let Ok((inside, space)) = hand_over(powers, order, things, place, listener) else { leave(1) };
+    match give_up_powers(powers, space) {
+        Ok(()) => leave(live(inside)),
+        Err(failed) => fail(&inside.reply, &failed),
+    }
+}
+
+/// Mounts what is this box's, and listens.
+fn occupy(order: &Order, things: &Things, place: &mut Place) -> Result<UnixListener, Failed> {
+    let trees: Vec<_> = match &things.files {
+        Files::Trees(trees) => trees.iter().map(AsRawFd::as_raw_fd).collect(),
+        Files::Image(_) => Vec::new(),
+    };
+    let Some((own, [work])) = trees.split_first_chunk() else {
+        return step("the box's files", Err(io::ErrorKind::NotFound.into()));
+    };
+    let targets = order.mounts.iter().map(|mount| mount.target.as_str());
+    let folders = targets.zip(things.folders.iter().map(AsRawFd::as_raw_fd)).collect();
+    rootfs::occupy(&mut place.root, &Parts { own: *own, work: *work, folders })?;
+    limit_files(order.open_files)?;
+    step("the wire's socket", listen(&things.folder))
+}
+
+/// Keeps what the guest needs, and closes everything else.
+fn hand_over(
+    powers: &Powers,
+    order: &Order,
+    things: Things,
+    place: Place,
+    listener: UnixListener,
+) -> io::Result<(Inside, OwnedFd)> {
+    let Things { reply, folder, groups, counters, files, folders } = things;
+    let Place { root, user } = place;
+    drop((root, folder, groups, files, folders));
+    // From here on numbers only: an owner that closed its number later would close another's.
+    let [oom, pids] = counters.map(|fd| fd.map(IntoRawFd::into_raw_fd));
+    let kept = [Some(listener.into_raw_fd()), Some(reply.into_raw_fd()), Some(user.into_raw_fd()), oom, pids];
+    let [listener, reply, space, oom, pids] = keep_only(kept)?;
+    let (Some(listener), Some(reply), Some(space)) = (listener, reply, space) else {
+        return Err(io::ErrorKind::NotFound.into());
+    };
+    let inside = Inside {
         sandbox: order.sandbox.clone(),
         user: order.user.clone(),
         env: order.env.clone(),
         listener: listener.into(),
         reply,
-        users,
+        users: powers.root,
         counters: [oom, pids],
         disk: order.disk.is_some(),
-    })
-}
-
-/// Mounts the image over the empty directory `place`, and returns the box's files and its volume in it.
-fn open_image(
-    folder: &OwnedFd,
-    place: &OwnedFd,
-    image: &OwnedFd,
-    stamp: &str,
-) -> io::Result<(OwnedFd, OwnedFd)> {
-    // Nothing mounted here may be seen outside.
-    let private = MountPropagationFlags::PRIVATE | MountPropagationFlags::REC;
-    rustix::mount::mount_change(c"/", private)?;
-    disk::mount(image, place)?;
-    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC | OFlags::NOFOLLOW;
-    let open = |dir: &OwnedFd, name: &str| rustix::fs::openat(dir, name, flags, Mode::empty());
-    // By its name again: the descriptor is of the directory below.
-    let top = open(folder, "own")?;
-    disk::populate(Path::new(&format!("/proc/self/fd/{}", top.as_raw_fd())), stamp)?;
-    Ok((open(&top, "own")?, open(&top, "work")?))
-}
-
-/// The same directory in this mount namespace: the host's descriptor is of the host's.
-fn here(fd: &OwnedFd) -> Result<OwnedFd, Failed> {
-    reopened(fd, OFlags::RDONLY | OFlags::DIRECTORY)
-}
-
-fn here_file(fd: &OwnedFd) -> Result<OwnedFd, Failed> {
-    reopened(fd, OFlags::PATH)
-}
-
-fn reopened(fd: &OwnedFd, flags: OFlags) -> Result<OwnedFd, Failed> {
-    let open = || -> io::Result<OwnedFd> {
-        let path = rustix::fs::readlink(format!("/proc/self/fd/{}", fd.as_raw_fd()), Vec::new())?;
-        let flags = flags | OFlags::CLOEXEC | OFlags::NOFOLLOW;
-        let found = rustix::fs::open(path.as_c_str(), flags, Mode::empty())?;
-        let (there, here) = (rustix::fs::fstat(fd)?, rustix::fs::fstat(&found)?);
-        match (there.st_dev, there.st_ino) == (here.st_dev, here.st_ino) {
-            true => Ok(found),
-            false => Err(io::Error::new(io::ErrorKind::NotFound, "it was moved away meanwhile")),
-        }
     };
-    step("a folder of the box", open())
+    Ok((inside, space))
 }
 
-/// On v2 the clone put it there.
-fn join_groups<'a>(order: &Order, rest: &mut impl Iterator<Item = &'a OwnedFd>) -> Result<(), Failed> {
-    match order.cgroup {
-        CgroupPlace::None => {}
-        CgroupPlace::V2 => drop(rest.next()),
-        CgroupPlace::V1(count) => {
-            for tasks in rest.take(count) {
-                step("the control group", rustix::io::write(tasks, b"0").map_err(Into::into))?;
-            }
-        }
-    }
-    if !matches!(order.cgroup, CgroupPlace::V2) {
-        // SAFETY: changes this process only.
-        let done = unsafe { libc::unshare(libc::CLONE_NEWCGROUP) };
-        step("a cgroup namespace", if done == 0 { Ok(()) } else { Err(io::Error::last_os_error()) })?;
-    }
-    Ok(())
+/// From here on this process is a nobody.
+fn give_up_powers(powers: &Powers, space: OwnedFd) -> Result<(), Failed> {
+    step("entering the user namespace", crate::user::enter(&space, powers.root))?;
+    drop(space);
+    step("capabilities", caps::drop_others())?;
+    // Nobody in the box looks into process 1, root neither.
+    let private = rustix::process::set_dumpable_behavior(DumpableBehavior::NotDumpable);
+    step("keeping memory private", private.map_err(Into::into))?;
+    step("no new privileges", caps::no_new_privileges())?;
+    step("the filter of system calls", powers.filter.install())
 }
 
 /// In the box's folder, which the box itself never sees.
 fn listen(folder: &OwnedFd) -> io::Result<UnixListener> {
-    rustix::process::fchdir(folder)?;
     match rustix::fs::unlinkat(folder, "wire.sock", rustix::fs::AtFlags::empty()) {
         Ok(()) | Err(rustix::io::Errno::NOENT) => {}
         Err(errno) => return Err(errno.into()),
     }
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
     let socket = rustix::net::socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
-    rustix::net::bind(&socket, &SocketAddrUnix::new("wire.sock")?)?;
+    let path = format!("/proc/self/fd/{}/wire.sock", folder.as_raw_fd());
+    rustix::net::bind(&socket, &SocketAddrUnix::new(path)?)?;
     rustix::net::listen(&socket, 128)?;
     Ok(socket.into())
-}
-
-/// The copies of the host's `/etc`, beside the folders of boxes.
-fn open_template(folder: &OwnedFd) -> Option<OwnedFd> {
-    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
-    rustix::fs::openat(folder, "../../etc", flags, Mode::empty()).ok()
 }
 
 fn limit_files(limit: Option<u64>) -> Result<(), Failed> {
@@ -246,51 +287,4 @@ fn limit_files(limit: Option<u64>) -> Result<(), Failed> {
         Some(limit) => step("open files", set(libc::RLIMIT_NOFILE, limit)),
         None => Ok(()),
     }
-}
-
-/// What is kept gets the numbers from here on.
-const FIRST: RawFd = 3;
-const KEPT: usize = 5;
-
-/// Closes everything but these, which get new numbers, and stdio, which becomes /dev/null. Whoever owned a
-/// descriptor before must not use or close it any more, and does not: this process never returns to them.
-fn keep_only(kept: [Option<RawFd>; KEPT]) -> io::Result<[Option<OwnedFd>; KEPT]> {
-    let null = rustix::fs::open("/dev/null", OFlags::RDWR | OFlags::CLOEXEC, Mode::empty())?;
-    let park = |fd: RawFd| {
-        // SAFETY: a plain call on numbers.
-        match unsafe { libc::fcntl(fd, libc::F_DUPFD_CLOEXEC, 64) } {
-            -1 => Err(io::Error::last_os_error()),
-            parked => Ok(parked),
-        }
-    };
-    let mut parked = Vec::new();
-    for target in 0..FIRST {
-        parked.push((park(null.as_raw_fd())?, target));
-    }
-    for (fd, target) in kept.iter().zip(FIRST..) {
-        if let Some(fd) = fd {
-            parked.push((park(*fd)?, target));
-        }
-    }
-    let _ = null.into_raw_fd();
-    for (from, to) in &parked {
-        let flags = if *to < FIRST { 0 } else { libc::O_CLOEXEC };
-        // SAFETY: a plain call on numbers.
-        if unsafe { libc::dup3(*from, *to, flags) } < 0 {
-            return Err(io::Error::last_os_error());
-        }
-    }
-    let is_kept = |number: RawFd| parked.iter().any(|(_, to)| *to == number);
-    let owned = std::array::from_fn(|n| {
-        let number = FIRST + n as RawFd;
-        // SAFETY: made just now, and owned here alone.
-        is_kept(number).then(|| unsafe { OwnedFd::from_raw_fd(number) })
-    });
-    for number in (FIRST..FIRST + KEPT as RawFd).filter(|number| !is_kept(*number)) {
-        // SAFETY: a number that nobody uses any more.
-        unsafe { libc::close(number) };
-    }
-    // SAFETY: as above, all the others.
-    unsafe { libc::syscall(libc::SYS_close_range, FIRST as u32 + KEPT as u32, u32::MAX, 0) };
-    Ok(owned)
 }

@@ -1,20 +1,28 @@
-//! Namespaces made in advance: a network namespace takes as long as everything else together, and at times ten
-//! times as long.
+//! Boxes made in advance, up to what tells one from the other. They wait in processes of their own, and are gone
+//! when the launcher is.
+//!
+//! Where a process has to be born in its control group (v2), only its namespaces and its root are made in advance.
 
-use super::{Step, at};
+use super::{
+    Live, Powers, Step, at,
+    maker::{Made, Maker},
+    things::{Things, here},
+};
 use crate::{
-    kernel::Linux,
-    net, rootfs,
+    kernel::{Linux, tree},
+    net,
+    order::{CgroupPlace, Order},
+    rootfs,
     user::{self, Ids},
 };
 use rustix::{
-    fd::{AsRawFd, OwnedFd},
+    fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd},
     fs::{Mode, OFlags},
     rand::GetRandomFlags,
 };
 use std::io;
 
-/// How many wait. Each costs the kernel some memory, and nobody else.
+/// How many wait. Each costs about a third of a MiB, most of it the kernel's.
 const READY: usize = 16;
 
 /// The namespaces of one box.
@@ -22,71 +30,149 @@ const READY: usize = 16;
 pub struct Spaces {
     pub net: OwnedFd,
     pub user: OwnedFd,
+    pub ids: Ids,
     /// A furnished root.
     pub root: Linux,
+    /// What all boxes have.
+    pub common: Common,
 }
 
+/// Trees of what all boxes have.
 #[derive(Debug)]
+pub struct Common {
+    pub etc: Option<OwnedFd>,
+    pub sudo: [OwnedFd; 2],
+}
+
+/// A box that waits for its order.
+#[derive(Debug)]
+pub struct Seat {
+    pub ids: Ids,
+    pub socket: OwnedFd,
+}
+
+#[derive(Debug, Default)]
 pub struct Pool {
-    root: bool,
-    ready: Vec<Spaces>,
+    seats: Vec<Seat>,
+    spaces: Vec<Spaces>,
+    maker: Option<Maker>,
     /// Whoever starts one box and goes shall not pay for more.
-    asked: usize,
-    /// What boxes may have of the host's `/etc`. All boxes of a launcher have the same.
+    orders: usize,
+    /// Whether boxes can wait.
+    waits: bool,
+    /// Grows when what is made of the following is outdated.
+    round: u32,
+    /// What boxes may have of the host's `/etc`, and the program that is `sudo`. All boxes of a launcher have the
+    /// same.
     etc: Option<OwnedFd>,
+    program: Option<OwnedFd>,
 }
 
 impl Pool {
-    pub fn new(root: bool) -> Pool {
-        Pool { root, ready: Vec::new(), asked: 0, etc: None }
-    }
-
-    /// Where a box's folder is, the copy of `/etc` is too. It may be another than before.
-    pub fn find_etc(&mut self, folder: &OwnedFd) {
+    /// To be called with each order. Where a box's folder is, the copy of `/etc` is too; that and the program may
+    /// be others than before, and then nothing made of them is used any more.
+    pub fn note(&mut self, order: &Order, folder: &OwnedFd, program: &OwnedFd) {
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
-        let found = rustix::fs::openat(folder, "../../etc", flags, Mode::empty()).ok();
+        let etc = rustix::fs::openat(folder, "../../etc", flags, Mode::empty()).ok();
+        let program = program.try_clone().ok();
         let inode = |fd: Option<&OwnedFd>| rustix::fs::fstat(fd?).ok().map(|stat| (stat.st_dev, stat.st_ino));
-        if inode(found.as_ref()) != inode(self.etc.as_ref()) {
-            // Furnished with links into the old one.
-            self.ready.clear();
+        let both = [(&etc, &self.etc), (&program, &self.program)];
+        let changed = both.into_iter().any(|(now, before)| inode(now.as_ref()) != inode(before.as_ref()));
+        (self.etc, self.program) = (etc, program);
+        self.orders += 1;
+        if changed || can_wait(order) != self.waits && order.disk.is_none() {
+            self.waits = can_wait(order);
+            self.round += 1;
+            self.seats.clear();
+            self.spaces.clear();
         }
-        self.etc = found;
     }
 
+    /// Whether more should be made in advance.
     pub fn wants_more(&self) -> bool {
-        self.asked > 1 && self.ready.len() < READY
+        let coming = self.maker.as_ref().map_or(0, |maker| maker.asked);
+        self.orders > 1 && self.seats.len() + self.spaces.len() + coming < READY
     }
 
-    /// One more. A failure shows when the next box is asked for.
-    pub fn add(&mut self) {
-        match self.make() {
-            Ok(spaces) => self.ready.push(spaces),
-            Err(_) => self.asked = 0,
+    /// Asks for as many as are missing. Where that fails, boxes are made when they are ordered, and the next order
+    /// tries this again.
+    pub fn refill(&mut self, powers: &Powers, live: &Live<'_>) {
+        if self.maker.is_none() {
+            self.maker = Maker::start(powers, live).ok();
+        }
+        while self.wants_more() {
+            let (Some(maker), Some(program)) = (&mut self.maker, &self.program) else { return };
+            if maker.ask(self.waits, self.round, self.etc.as_ref(), program).is_err() {
+                self.give_up();
+            }
         }
     }
 
-    pub fn take(&mut self) -> Step<Spaces> {
-        self.asked += 1;
-        match self.ready.pop() {
-            Some(spaces) => Ok(spaces),
-            None => self.make(),
+    /// Where something that was asked for comes from.
+    pub fn source(&self) -> Option<BorrowedFd<'_>> {
+        self.maker.as_ref().map(|maker| maker.socket.as_fd())
+    }
+
+    /// Takes what came from there.
+    pub fn take(&mut self) {
+        match self.maker.as_mut().map(Maker::next) {
+            Some(Ok((_, round))) if round != self.round => {}
+            Some(Ok((Made::Seat(seat), _))) => self.seats.push(seat),
+            Some(Ok((Made::Spaces(spaces), _))) => self.spaces.push(*spaces),
+            _ => self.give_up(),
         }
     }
 
-    fn make(&self) -> Step<Spaces> {
-        let ids = match self.root {
-            true => Ids::pick(at("a random number", random())?),
-            false => Ids::ONE,
-        };
-        let user = at("a user namespace", user::namespace(ids))?;
-        let net = at("a network namespace", net::namespace())?;
-        let mut root = at("a new root", Linux::new(ids))?;
-        let etc = self.etc.as_ref().map(AsRawFd::as_raw_fd);
-        let furnished = rootfs::furnish(&mut root, etc, self.root);
-        root.done();
-        furnished.map_err(|failed| ("furnishing the root", failed.error))?;
-        Ok(Spaces { net, user, root })
+    fn give_up(&mut self) {
+        self.maker = None;
+        self.orders = 0;
     }
+
+    /// A box that can take the order.
+    pub fn seat(&mut self, order: &Order) -> Option<Seat> {
+        if can_wait(order) { self.seats.pop() } else { None }
+    }
+
+    pub fn spaces(&mut self, powers: &Powers) -> Step<Spaces> {
+        match (self.spaces.pop(), &self.program) {
+            (Some(spaces), _) => Ok(spaces),
+            (None, Some(program)) => make(powers, self.etc.as_ref(), program),
+            (None, None) => at("the program", Err(io::Error::from(io::ErrorKind::NotFound))),
+        }
+    }
+}
+
+impl Seat {
+    /// Gives the order to whoever waits. An error: nobody does any more.
+    pub fn order(self, bytes: &[u8], things: &Things) -> io::Result<()> {
+        Ok(super::send(self.socket.as_fd(), bytes, &things.list())?)
+    }
+}
+
+/// Whether a box can be made before its order is known.
+fn can_wait(order: &Order) -> bool {
+    order.disk.is_none() && !matches!(order.cgroup, CgroupPlace::V2)
+}
+
+/// What a box is made of. This process moves into its network namespace.
+pub fn make(powers: &Powers, etc: Option<&OwnedFd>, program: &OwnedFd) -> Step<Spaces> {
+    let ids = match powers.root {
+        true => Ids::pick(at("a random number", random())?),
+        false => Ids::ONE,
+    };
+    let user = at("a user namespace", user::namespace(ids))?;
+    let net = at("a network namespace", net::namespace())?;
+    let mut root = at("a new root", Linux::new(ids))?;
+    let furnished = rootfs::furnish(&mut root, etc.map(AsRawFd::as_raw_fd), powers.root);
+    root.done();
+    furnished.map_err(|failed| ("furnishing the root", failed.error))?;
+    let common = at("what all boxes have", common(powers.root, etc, program))?;
+    Ok(Spaces { net, user, ids, root, common })
+}
+
+fn common(root: bool, etc: Option<&OwnedFd>, program: &OwnedFd) -> io::Result<Common> {
+    let copy = |fd: &OwnedFd| tree(here(fd, root)?.as_fd(), "");
+    Ok(Common { etc: etc.map(copy).transpose()?, sudo: [copy(program)?, copy(program)?] })
 }
 
 fn random() -> io::Result<u64> {

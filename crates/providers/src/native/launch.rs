@@ -5,16 +5,18 @@ use rustix::{
     fd::{AsFd, BorrowedFd, OwnedFd},
     fs::{MemfdFlags, Mode, OFlags, SealFlags},
     io::Errno,
-    net::{AddressFamily, SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketFlags, SocketType},
+    net::{AddressFamily, SocketFlags, SocketType},
     pipe::PipeFlags,
 };
 use seawall_api::ErrorKind;
 use seawall_core::{Error, Result, steps::reached};
-use seawall_jail::order::{MAX_ORDER, Order};
+use seawall_jail::{
+    launcher::send,
+    order::{MAX_ORDER, Order},
+};
 use std::{
     fs::File,
-    io::{self, IoSlice, Write},
-    mem::MaybeUninit,
+    io::{self, Write},
     os::{fd::AsRawFd, unix::process::CommandExt},
     path::{Path, PathBuf},
     process::{Child, Command, Stdio},
@@ -27,8 +29,6 @@ use tokio::{io::AsyncReadExt, net::unix::pipe, time::timeout};
 const PATIENCE: Duration = Duration::from_secs(20);
 /// What a box may say about why it does not start.
 const MAX_SAID: u64 = 4096;
-/// Descriptors of an order, at the most.
-const MAX_FDS: usize = 32;
 
 #[derive(Debug)]
 pub struct Launcher {
@@ -121,20 +121,6 @@ impl Launcher {
             .stderr(Stdio::null())
             .spawn()?;
         Ok(Running { socket: ours, child })
-    }
-}
-
-fn send(socket: BorrowedFd<'_>, bytes: &[u8], fds: &[BorrowedFd<'_>]) -> Result<(), Errno> {
-    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_FDS))];
-    let mut ancillary = SendAncillaryBuffer::new(&mut space);
-    if !ancillary.push(SendAncillaryMessage::ScmRights(fds)) {
-        return Err(Errno::TOOBIG);
-    }
-    loop {
-        match rustix::net::sendmsg(socket, &[IoSlice::new(bytes)], &mut ancillary, SendFlags::NOSIGNAL) {
-            Err(Errno::INTR) => {}
-            other => return other.map(drop),
-        }
     }
 }
 

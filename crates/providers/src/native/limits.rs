@@ -79,7 +79,9 @@ const LEAST_PROCESSES: u64 = 8;
 /// What was asked for must hold; what was not holds by default where it can.
 pub fn in_force(asked: &Limits, defaults: &Defaults, groups: &Cgroups) -> Result<cgroup::Limits> {
     check(asked)?;
-    if let Some((why, fix)) = no_disk().filter(|_| asked.disk_mb.is_some()) {
+    if asked.disk_mb.is_some()
+        && let Some((why, fix)) = no_disk()
+    {
         return Err(unenforceable("disk_mb", why, fix));
     }
     let can = |controller| groups.has(controller);

@@ -29,7 +29,7 @@ use seawall_core::{
     steps::reached,
 };
 use seawall_jail::{
-    cgroup::{Cgroups, Controller, Entry},
+    cgroup::{self, Cgroups, Controller, Entry},
     order::{CgroupPlace, Order},
 };
 use seawall_wire::Duplex;
@@ -194,7 +194,7 @@ impl NativeProvider {
         self.refresh_etc()?;
         let limits = limits::in_force(&info.spec.limits, &inner.settings.defaults, &inner.groups)?;
         let made = match folders.spares.group() {
-            Some(spare) => inner.groups.adopt(&spare, &inner.group_name(id), &limits),
+            Some((spare, had)) => inner.groups.adopt(&spare, &had, &inner.group_name(id), &limits),
             None => inner.groups.make(&inner.group_name(id), &limits),
         };
         let group = made.map_err(|error| {
@@ -256,10 +256,10 @@ struct Groups {
 }
 
 impl MakeGroup for Groups {
-    fn make(&self) -> Option<String> {
+    fn make(&self) -> Option<(String, cgroup::Limits)> {
         let limits = limits::in_force(&Limits::default(), &self.defaults, &self.groups).ok()?;
         let name = spare_group(&self.installation, &SandboxId::generate().to_string());
-        self.groups.make(&name, &limits).ok().map(|_| name)
+        self.groups.make(&name, &limits).ok().map(|_| (name, limits))
     }
 
     fn remove(&self, name: &str) {
@@ -385,7 +385,9 @@ impl Provider for NativeProvider {
         self.inner.launching.fetch_sub(1, Ordering::Relaxed);
         launched?;
         folders.spares.refill();
-        self.inner.info(id)
+        // Only its process is new.
+        let pid = folders.process(id).map(|process| process.pid);
+        Ok(BoxInfo { state: BoxState::Running, reason: None, pid, ..info })
     }
 
     async fn stop(&self, id: SandboxId, grace: Duration) -> Result<()> {

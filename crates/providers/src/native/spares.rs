@@ -4,7 +4,7 @@
 use super::folder::make_tree;
 use crate::boxes::make_private;
 use seawall_api::SandboxId;
-use seawall_jail::tree::remove as remove_tree;
+use seawall_jail::{cgroup, tree::remove as remove_tree};
 use std::{
     fs, io,
     path::{Path, PathBuf},
@@ -25,7 +25,7 @@ const WHOLE: &str = "ready-";
 
 /// Makes groups under a name of their own, and removes those that nobody took.
 pub trait MakeGroup: Send + Sync {
-    fn make(&self) -> Option<String>;
+    fn make(&self) -> Option<(String, cgroup::Limits)>;
     fn remove(&self, name: &str);
 }
 
@@ -39,8 +39,8 @@ enum Job {
 pub struct Spares {
     folder: PathBuf,
     ready: Mutex<Vec<PathBuf>>,
-    /// Names of groups that wait.
-    groups: Mutex<Vec<String>>,
+    /// Names of groups that wait, and their limits.
+    groups: Mutex<Vec<(String, cgroup::Limits)>>,
     /// None where they cannot be made in advance.
     make_group: Option<Box<dyn MakeGroup>>,
     jobs: Mutex<Option<(Sender<Job>, JoinHandle<()>)>>,
@@ -65,7 +65,7 @@ impl Drop for Spares {
         }
         // Now that nobody makes more.
         if let Some(maker) = &self.make_group {
-            lock(&self.groups).drain(..).for_each(|name| maker.remove(&name));
+            lock(&self.groups).drain(..).for_each(|(name, _)| maker.remove(&name));
         }
     }
 }
@@ -107,8 +107,8 @@ impl Spares {
         placed.is_ok()
     }
 
-    /// The name of a group that waits.
-    pub fn group(&self) -> Option<String> {
+    /// The name of a group that waits, and its limits.
+    pub fn group(&self) -> Option<(String, cgroup::Limits)> {
         lock(&self.groups).pop()
     }
 
@@ -146,9 +146,9 @@ impl Spares {
 
     fn make_one(&self, users: bool) -> io::Result<()> {
         if let Some(make) = self.make_group.as_ref().filter(|_| lock(&self.groups).len() < READY)
-            && let Some(name) = make.make()
+            && let Some(group) = make.make()
         {
-            lock(&self.groups).push(name);
+            lock(&self.groups).push(group);
         }
         if lock(&self.ready).len() >= READY {
             return Ok(());

@@ -5,7 +5,7 @@ use super::{
     measure::{pss_kib, round_trips, run, sandbox},
 };
 use crate::app::App;
-use anyhow::{Context, Result, ensure};
+use anyhow::{Result, ensure};
 use futures::future::try_join_all;
 use seawall_api::{SandboxId, sandbox::SandboxSpec};
 use seawall_core::{NewSandbox, ports::Volumes};
@@ -154,20 +154,19 @@ async fn with_disk_limit(app: &App, report: &mut Report) -> Result<()> {
 /// What an idle sandbox costs with all of ours that is there for it, and that many can live together.
 async fn weight(app: &App, report: &mut Report) -> Result<()> {
     let provider = app.sandboxes.providers().get(&app.settings.provider)?;
-    let before = ours_kib()?;
+    let before = tree_pss(std::process::id())?;
     let mut ids = Vec::with_capacity(ALIVE);
     for _ in 0..WEIGHED {
         ids.push(sandbox(app).await?);
     }
     // Whatever the start needed for a moment is given back.
     tokio::time::sleep(Duration::from_secs(2)).await;
-    let mut boxes = 0;
+    // Boxes and what waits for the next ones are descendants of this process.
+    let grown = tree_pss(std::process::id())? as f64 - before as f64;
     for id in &ids {
-        let pid = provider.get(*id).await?.pid.context("the provider names no process of the box")?;
-        boxes += tree_pss(pid)?;
+        ensure!(provider.get(*id).await?.pid.is_some(), "the provider names no process of the box");
     }
-    let total = boxes as f64 + (ours_kib()? as f64 - before as f64).max(0.0);
-    let each = total / 1024.0 / WEIGHED as f64;
+    let each = grown / 1024.0 / WEIGHED as f64;
     report.promise("box_mib", "memory of an idle sandbox, of 200", "MiB", each, Bound::AtMost(1.0));
     while ids.len() < ALIVE {
         ids.push(sandbox(app).await?);
@@ -189,19 +188,6 @@ async fn weight(app: &App, report: &mut Report) -> Result<()> {
         app.sandboxes.remove(id, Volumes::Delete).await?;
     }
     Ok(())
-}
-
-/// This process and its children: launchers, where a provider has one.
-fn ours_kib() -> Result<u64> {
-    let own = std::process::id();
-    let mut total = pss_kib(own)?;
-    for child in children(own) {
-        let name = std::fs::read_to_string(format!("/proc/{child}/cmdline")).unwrap_or_default();
-        if name.contains("--launcher") {
-            total += pss_kib(child).unwrap_or(0);
-        }
-    }
-    Ok(total)
 }
 
 /// A process and all that came from it.
