@@ -42,6 +42,8 @@ pub const MAX_FDS: usize = 32;
 /// How long the launcher rests before it asks for boxes in advance: until then the last one needs the processors
 /// more.
 const REST: Timespec = Timespec { tv_sec: 0, tv_nsec: 2_000_000 };
+/// After so long without an order, as few boxes wait as usual.
+const LONG_REST: Timespec = Timespec { tv_sec: 60, tv_nsec: 0 };
 
 /// What the launcher is, once and for all boxes.
 #[derive(Debug)]
@@ -69,7 +71,7 @@ pub fn serve(socket: OwnedFd, live: &Live<'_>) -> io::Result<()> {
     }
     let boot = fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default().trim().to_owned();
     let powers = Powers { root, boot, filter: seccomp::program() };
-    let mut pool = Pool::default();
+    let mut pool = Pool::new();
     loop {
         match next_event(&socket, &pool) {
             Event::Order => {
@@ -77,7 +79,8 @@ pub fn serve(socket: OwnedFd, live: &Live<'_>) -> io::Result<()> {
                 launch(&powers, &mut pool, &bytes, fds, live);
             }
             Event::Made => pool.take(),
-            Event::Quiet => pool.refill(&powers, live),
+            Event::Quiet if pool.wants_more() => pool.refill(&powers, live),
+            Event::Quiet => pool.shrink(),
         }
     }
 }
@@ -87,14 +90,18 @@ enum Event {
     Order,
     /// Something that was asked for in advance is there.
     Made,
-    /// Neither, and more should be asked for.
+    /// Neither for a while.
     Quiet,
 }
 
 fn next_event(socket: &OwnedFd, pool: &Pool) -> Event {
     let mut fds = vec![PollFd::new(socket, PollFlags::IN)];
     fds.extend(pool.source().map(|source| PollFd::from_borrowed_fd(source, PollFlags::IN)));
-    let rest = pool.wants_more().then_some(&REST);
+    let rest = match (pool.wants_more(), pool.is_large()) {
+        (true, _) => Some(&REST),
+        (false, true) => Some(&LONG_REST),
+        (false, false) => None,
+    };
     loop {
         match poll(&mut fds, rest) {
             Err(Errno::INTR) => {}

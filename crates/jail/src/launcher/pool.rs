@@ -22,8 +22,10 @@ use rustix::{
 };
 use std::io;
 
-/// How many wait. Each costs about a third of a MiB, most of it the kernel's.
-const READY: usize = 16;
+/// How many wait at the least, and at the most where many are wanted at once. Each costs about a third of a MiB,
+/// most of it the kernel's.
+const FEW: usize = 16;
+const MANY: usize = 64;
 
 /// The namespaces of one box.
 #[derive(Debug)]
@@ -51,10 +53,12 @@ pub struct Seat {
     pub socket: OwnedFd,
 }
 
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct Pool {
     seats: Vec<Seat>,
     spaces: Vec<Spaces>,
+    /// How many shall wait.
+    wanted: usize,
     maker: Option<Maker>,
     /// Whoever starts one box and goes shall not pay for more.
     orders: usize,
@@ -69,6 +73,20 @@ pub struct Pool {
 }
 
 impl Pool {
+    pub fn new() -> Pool {
+        Pool {
+            seats: Vec::new(),
+            spaces: Vec::new(),
+            wanted: FEW,
+            maker: None,
+            orders: 0,
+            waits: false,
+            round: 0,
+            etc: None,
+            program: None,
+        }
+    }
+
     /// To be called with each order. Where a box's folder is, the copy of `/etc` is too; that and the program may
     /// be others than before, and then nothing made of them is used any more.
     pub fn note(&mut self, order: &Order, folder: &OwnedFd, program: &OwnedFd) {
@@ -91,7 +109,7 @@ impl Pool {
     /// Whether more should be made in advance.
     pub fn wants_more(&self) -> bool {
         let coming = self.maker.as_ref().map_or(0, |maker| maker.asked);
-        self.orders > 1 && self.seats.len() + self.spaces.len() + coming < READY
+        self.orders > 1 && self.seats.len() + self.spaces.len() + coming < self.wanted
     }
 
     /// Asks for as many as are missing. Where that fails, boxes are made when they are ordered, and the next order
@@ -128,12 +146,28 @@ impl Pool {
         self.orders = 0;
     }
 
+    /// Nobody has wanted anything for a while.
+    pub fn shrink(&mut self) {
+        self.wanted = FEW;
+        self.seats.truncate(FEW);
+        self.spaces.truncate(FEW);
+    }
+
+    /// Whether more wait than usual.
+    pub fn is_large(&self) -> bool {
+        self.wanted > FEW
+    }
+
     /// A box that can take the order.
     pub fn seat(&mut self, order: &Order) -> Option<Seat> {
         if can_wait(order) { self.seats.pop() } else { None }
     }
 
+    /// For an order for which none waits.
     pub fn spaces(&mut self, powers: &Powers) -> Step<Spaces> {
+        if self.spaces.is_empty() && self.orders > FEW {
+            self.wanted = (self.wanted * 2).min(MANY);
+        }
         match (self.spaces.pop(), &self.program) {
             (Some(spaces), _) => Ok(spaces),
             (None, Some(program)) => make(powers, self.etc.as_ref(), program),

@@ -10,14 +10,16 @@ use std::{
     path::{Path, PathBuf},
     sync::{
         Mutex, PoisonError,
+        atomic::{AtomicUsize, Ordering},
         mpsc::{Receiver, Sender, channel},
     },
     thread::JoinHandle,
     time::{Duration, SystemTime},
 };
 
-/// How many wait.
-const READY: usize = 16;
+/// How many wait at the least, and at the most where many were wanted at once.
+const FEW: usize = 16;
+const MANY: usize = 64;
 /// How long the thread rests before it makes one in advance.
 const REST: Duration = Duration::from_millis(4);
 /// How those are called that are whole.
@@ -45,7 +47,9 @@ pub struct Spares {
     make_group: Option<Box<dyn MakeGroup>>,
     jobs: Mutex<Option<(Sender<Job>, JoinHandle<()>)>>,
     /// Whoever makes one box and goes shall not pay for more.
-    asked: Mutex<usize>,
+    asked: AtomicUsize,
+    /// How many shall wait.
+    wanted: AtomicUsize,
 }
 
 impl std::fmt::Debug for Spares {
@@ -92,14 +96,21 @@ impl Spares {
             groups: Mutex::default(),
             make_group,
             jobs: Mutex::new(None),
-            asked: Mutex::new(0),
+            asked: AtomicUsize::new(0),
+            wanted: AtomicUsize::new(FEW),
         })
     }
 
     /// Moves a ready pair of a box's own folder and its volume into their places. False where there is none.
     pub fn place(&self, own: &Path, volume: &Path) -> bool {
         let spare = lock(&self.ready).pop();
-        let Some(spare) = spare else { return false };
+        let Some(spare) = spare else {
+            if self.asked.load(Ordering::Relaxed) > FEW {
+                let more = |wanted: usize| Some((wanted * 2).min(MANY));
+                let _ = self.wanted.fetch_update(Ordering::Relaxed, Ordering::Relaxed, more);
+            }
+            return false;
+        };
         // Another process may have been faster. The box's own folder last: it says that all is there.
         let placed =
             fs::rename(spare.join("volume"), volume).and_then(|()| fs::rename(spare.join("own"), own));
@@ -114,12 +125,14 @@ impl Spares {
 
     /// After a box: the next shall find one ready.
     pub fn refill(self: &std::sync::Arc<Self>) {
-        let mut asked = lock(&self.asked);
-        *asked += 1;
-        let missing = lock(&self.ready).len() < READY || lock(&self.groups).len() < READY;
-        if *asked > 1 && missing {
+        if self.asked.fetch_add(1, Ordering::Relaxed) > 0 && self.is_missing_some() {
             self.ask(Job::Refill);
         }
+    }
+
+    fn is_missing_some(&self) -> bool {
+        let wanted = self.wanted.load(Ordering::Relaxed);
+        lock(&self.ready).len() < wanted || (self.make_group.is_some() && lock(&self.groups).len() < wanted)
     }
 
     pub fn remove(self: &std::sync::Arc<Self>, path: PathBuf) {
@@ -145,12 +158,13 @@ impl Spares {
     }
 
     fn make_one(&self, users: bool) -> io::Result<()> {
-        if let Some(make) = self.make_group.as_ref().filter(|_| lock(&self.groups).len() < READY)
+        let wanted = self.wanted.load(Ordering::Relaxed);
+        if let Some(make) = self.make_group.as_ref().filter(|_| lock(&self.groups).len() < wanted)
             && let Some(group) = make.make()
         {
             lock(&self.groups).push(group);
         }
-        if lock(&self.ready).len() >= READY {
+        if lock(&self.ready).len() >= wanted {
             return Ok(());
         }
         let name = SandboxId::generate();
@@ -184,7 +198,8 @@ fn work(jobs: &Receiver<Job>, spares: &std::sync::Weak<Spares>) {
         let done = match job {
             Job::Remove(path) => remove_tree(&path),
             Job::Refill => match spares.upgrade() {
-                Some(spares) => spares.make_one(users),
+                // Two for one, so that there are more some day.
+                Some(spares) => spares.make_one(users).and_then(|()| spares.make_one(users)),
                 None => Ok(()),
             },
         };
