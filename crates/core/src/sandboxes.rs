@@ -218,12 +218,19 @@ impl Sandboxes {
         record.state = SandboxState::Stopping;
         record.reason = Some(EndReason::Terminated);
         record.removing = Some(volumes);
-        if let Err(error) = self.inner.records.update(&record).await {
-            // A full disk must not keep anybody from removing what fills it.
-            tracing::warn!(sandbox = %id, error = %error.chain(), "a removal could not be recorded beforehand");
-        }
+        let recorded = async {
+            if let Err(error) = self.inner.records.update(&record).await {
+                // A full disk must not keep anybody from removing what fills it.
+                tracing::warn!(sandbox = %id, error = %error.chain(), "a removal could not be recorded beforehand");
+            }
+        };
+        // Its processes may end before that is on disk; nothing else goes. What fails is tried again below.
+        let ended = async {
+            self.forget_guest(id).await;
+            let _ = provider.stop(id, Duration::ZERO).await;
+        };
+        futures::future::join(recorded, ended).await;
         reached("the removal is recorded");
-        self.forget_guest(id).await;
         provider.remove(id, volumes).await?;
         reached("the box is removed");
         self.inner.records.remove(id).await?;
