@@ -1,6 +1,6 @@
 //! The duty of a process 1: start, reap, forward signals, end in order.
 
-use crate::{config::Config, process, server, state::Guest};
+use crate::{config::Config, server, state::Guest};
 use rustix::{
     fd::OwnedFd,
     fs::{FlockOperation, Mode, OFlags},
@@ -61,7 +61,7 @@ pub fn run(config: Config, given: Given, ready: Box<dyn FnOnce() -> io::Result<(
         spawn_local(forward_signals(guest.clone())?);
         ready()?;
         if given.boxed {
-            process::pool::make_ready(&guest);
+            guest.processes.expecting.set(true);
             if let Err(error) = crate::sudo::serve(&guest) {
                 crate::say!("there is no sudo: {error}");
             }

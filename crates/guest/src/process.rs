@@ -61,6 +61,8 @@ pub struct Processes {
     waiting: RefCell<Vec<pool::Waiting>>,
     /// Somebody lets go of them in time.
     dismissing: Cell<bool>,
+    /// The first host that comes has a command at once, mostly.
+    pub expecting: Cell<bool>,
     /// Being started, with whom to tell when that is done.
     starting: RefCell<HashMap<ProcessId, Rc<Notify>>>,
 }

@@ -74,6 +74,10 @@ pub async fn serve(guest: Rc<Guest>, listener: UnixListener) -> io::Result<()> {
 
 async fn connection(guest: Rc<Guest>, mut stream: UnixStream) -> Result<()> {
     let (hello, _) = handshake::accept(&mut stream, |hello| welcome(&guest, hello)).await?;
+    if hello.role != Role::Bulk && guest.processes.expecting.take() {
+        // While the host reads its welcome.
+        process::pool::make_ready(&guest);
+    }
     match hello.role {
         Role::Bulk => bulk::serve(guest, stream).await,
         Role::Client => multiplexed(guest, stream, None).await,
