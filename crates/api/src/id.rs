@@ -76,6 +76,31 @@ id!(
     ProcessId
 );
 
+id!(
+    /// Who owns things.
+    AccountId
+);
+id!(
+    /// An API key. Not the secret itself.
+    KeyId
+);
+id!(
+    /// A conversation: what is durable.
+    ConversationId
+);
+id!(
+    /// One prompt and all that follows from it.
+    TurnId
+);
+id!(
+    /// One prompt or one answer.
+    MessageId
+);
+id!(
+    /// One run of a hook.
+    HookRunId
+);
+
 #[cfg(test)]
 mod tests {
     use super::*;

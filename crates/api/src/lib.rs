@@ -5,6 +5,8 @@
 //!
 //! Start with [`sandbox`] for the nouns and [`message`] for what a host asks of a guest.
 
+pub mod account;
+pub mod conversation;
 pub mod error;
 pub mod exec;
 pub mod files;
@@ -15,4 +17,6 @@ pub mod message;
 pub mod sandbox;
 
 pub use error::{ErrorKind, Fault};
-pub use id::{InvalidId, ProcessId, SandboxId};
+pub use id::{
+    AccountId, ConversationId, HookRunId, InvalidId, KeyId, MessageId, ProcessId, SandboxId, TurnId,
+};

@@ -3,6 +3,7 @@
 pub mod clock;
 pub mod provider;
 pub mod records;
+pub mod store;
 
 pub use clock::{Clock, SystemClock};
 pub use provider::{

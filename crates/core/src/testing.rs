@@ -4,10 +4,12 @@ mod clock;
 mod cut;
 mod faulty;
 mod records;
+mod store;
 
 pub use clock::ManualClock;
 pub use faulty::{Faults, FaultyProvider, Op};
 pub use records::MemoryRecords;
+pub use store::MemoryStore;
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 

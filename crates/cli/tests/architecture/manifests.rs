@@ -51,7 +51,7 @@ const HOMES: [(&str, &[&str]); 14] = [
 ];
 
 /// Core knows no vendor: these are the language's furniture.
-const CORE_MAY: [&str; 11] = [
+const CORE_MAY: [&str; 12] = [
     "async-trait",
     "bytes",
     "futures",
@@ -60,6 +60,7 @@ const CORE_MAY: [&str; 11] = [
     "seawall-sync",
     "seawall-wire",
     "serde",
+    "serde_json",
     "thiserror",
     "tokio",
     "tracing",

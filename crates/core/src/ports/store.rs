@@ -1,0 +1,62 @@
+//! What is durable: the ports of the stores.
+//!
+//! Rules that every method keeps, unless it says otherwise:
+//!
+//! - **Durable when it returns.** What a call that changes something has returned survives a crash of this process
+//!   and of the machine. A call that returns an error of a retryable kind may or may not have happened; calling it
+//!   again with the same arguments is safe, and happens once.
+//! - **Owned.** A method that takes an account neither shows nor changes rows of another: another's row is not there
+//!   (`not_found`). Methods without an account are the server's own, and nothing that comes from a request reaches
+//!   them unchecked; each says why it needs none.
+//! - **Idempotent by id.** Ids are made by the caller. Making what is there, and is the same, is making it once.
+//! - **Concurrent.** Calls from several tasks, processes and machines behave as if one came after the other.
+//! - **Fenced**, where a method takes a [`Fence`]: in the same transaction it is checked that the lease still is the
+//!   caller's. Else `conflict`, and nothing has happened.
+//! - **Microseconds.** Times are kept to the microsecond. Finer parts are cut off.
+
+mod accounts;
+mod conversations;
+mod hook_runs;
+mod idempotency;
+mod leases;
+mod messages;
+mod outbox;
+mod page;
+mod sandboxes;
+mod sessions;
+mod turns;
+
+pub use accounts::{Accounts, KeyHash};
+pub use conversations::{ConversationFilter, Conversations, NewConversation, SortBy};
+pub use hook_runs::{HookOutcome, HookRun, HookRuns};
+pub use idempotency::{Begun, Idempotency};
+pub use leases::{Fence, Lease, Leases};
+pub use messages::{Direction, Messages};
+pub use outbox::{Delivery, Outbox, OutboxEntry, Task};
+pub use page::{Cursor, MAX_PAGE, Page, Paged};
+pub use sandboxes::{SandboxFilter, SandboxRow, SandboxRows};
+pub use sessions::{Session, SessionScope, Sessions};
+pub use turns::{BeginTurn, EndTurn, TurnEvent, Turns};
+
+use std::sync::Arc;
+
+/// All of them. One database mostly, but messages may be elsewhere.
+#[derive(Clone)]
+pub struct Stores {
+    pub accounts: Arc<dyn Accounts>,
+    pub conversations: Arc<dyn Conversations>,
+    pub turns: Arc<dyn Turns>,
+    pub messages: Arc<dyn Messages>,
+    pub sandboxes: Arc<dyn SandboxRows>,
+    pub sessions: Arc<dyn Sessions>,
+    pub hook_runs: Arc<dyn HookRuns>,
+    pub outbox: Arc<dyn Outbox>,
+    pub idempotency: Arc<dyn Idempotency>,
+    pub leases: Arc<dyn Leases>,
+}
+
+impl std::fmt::Debug for Stores {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Stores").finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,82 @@
+//! Rows of sandboxes: the intent before the box, and what is known of it later.
+
+use super::{Page, Paged};
+use crate::{Result, ports::Volumes};
+use async_trait::async_trait;
+use jiff::Timestamp;
+use seawall_api::{
+    AccountId, SandboxId,
+    sandbox::{EndReason, SandboxSpec, SandboxState},
+};
+use serde_json::{Map, Value};
+
+/// A sandbox as its row says. The box may have moved on.
+#[derive(Debug, Clone, PartialEq)]
+pub struct SandboxRow {
+    pub id: SandboxId,
+    pub account_id: AccountId,
+    pub name: Option<String>,
+    pub provider: String,
+    /// The machine whose box it is. None: any can reach it.
+    pub node: Option<String>,
+    pub template: Option<String>,
+    pub spec: SandboxSpec,
+    pub state: SandboxState,
+    pub reason: Option<EndReason>,
+    /// It is being removed, and this becomes of its volume.
+    pub removing: Option<Volumes>,
+    /// Its files have changes that no version has.
+    pub unsynced: bool,
+    /// `last_synced_at`, token totals, and what hooks put there.
+    pub metadata: Map<String, Value>,
+    pub created_at: Timestamp,
+    pub started_at: Option<Timestamp>,
+    pub last_used_at: Timestamp,
+    /// Grows with each change.
+    pub version: u64,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct SandboxFilter {
+    pub name: Option<String>,
+    pub state: Option<SandboxState>,
+}
+
+#[async_trait]
+pub trait SandboxRows: Send + Sync {
+    /// The intent, before its box is made. `already_exists` where the id is taken, `conflict` where the name is taken by
+    /// another of the account's. The version of a new row is 1, whatever it says.
+    async fn insert(&self, row: &SandboxRow) -> Result<SandboxRow>;
+
+    async fn get(&self, account: AccountId, id: SandboxId) -> Result<SandboxRow>;
+
+    /// Newest first.
+    async fn list(
+        &self,
+        account: AccountId,
+        filter: &SandboxFilter,
+        page: &Page,
+    ) -> Result<Paged<SandboxRow>>;
+
+    /// Replaces a row whose version is still the one given, and returns it with the next. `conflict` where somebody
+    /// changed it in between: then what is in memory is not the truth, and has to be read again. Metadata is changed
+    /// by [`SandboxRows::merge_metadata`] alone.
+    async fn update(&self, row: &SandboxRow) -> Result<SandboxRow>;
+
+    /// Sets keys, and takes away those whose value is null, whatever others do meanwhile.
+    async fn merge_metadata(
+        &self,
+        account: AccountId,
+        id: SandboxId,
+        changes: &Map<String, Value>,
+    ) -> Result<SandboxRow>;
+
+    /// Any use counts. Not part of the version; an older time changes nothing.
+    async fn touch(&self, account: AccountId, id: SandboxId, at: Timestamp) -> Result<()>;
+
+    /// Removing what is gone succeeds.
+    async fn remove(&self, account: AccountId, id: SandboxId) -> Result<()>;
+
+    /// Rows of one machine, of all accounts, oldest first: for its sweep. None: those of no machine.
+    async fn of_node(&self, node: Option<&str>, page: &Page) -> Result<Paged<SandboxRow>>;
+}

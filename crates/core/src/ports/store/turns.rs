@@ -1,0 +1,89 @@
+//! Turns: what begins and ends exactly once, what it used, and the log that streams are resumed from.
+
+use super::{Fence, Page, Paged};
+use crate::Result;
+use async_trait::async_trait;
+use bytes::Bytes;
+use jiff::Timestamp;
+use seawall_api::{
+    AccountId, ConversationId, MessageId, SandboxId, TurnId,
+    conversation::{Conversation, Message, Turn, TurnState, Usage},
+};
+
+#[derive(Debug, Clone, PartialEq)]
+pub struct BeginTurn {
+    pub id: TurnId,
+    pub conversation_id: ConversationId,
+    pub sandbox_id: Option<SandboxId>,
+    pub template: Option<String>,
+    /// Of this conversation and this turn.
+    pub prompt: Message,
+    /// Under which the answer will be.
+    pub answer_id: MessageId,
+    pub created_at: Timestamp,
+}
+
+#[derive(Debug, Clone, PartialEq)]
+pub struct EndTurn {
+    pub id: TurnId,
+    /// Not `running`.
+    pub state: TurnState,
+    pub error: Option<String>,
+    pub usage: Usage,
+    /// None: there was none.
+    pub answer: Option<Message>,
+    pub ended_at: Timestamp,
+}
+
+/// One event of a turn, as it was sent.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct TurnEvent {
+    /// From 0 on, without gaps.
+    pub number: u64,
+    pub data: Bytes,
+}
+
+#[async_trait]
+pub trait Turns: Send + Sync {
+    /// In one transaction: the turn with the next number, its prompt in the outbox, and one more message in the
+    /// totals. `conflict` while another turn of the conversation, or with its sandbox, runs. The same turn twice is
+    /// one, and its row as it is now comes back.
+    async fn begin(&self, account: AccountId, fence: Option<&Fence>, turn: &BeginTurn) -> Result<Turn>;
+
+    /// In one transaction: the usage row, unique by turn; only where it was inserted the totals grow, also by one
+    /// message where there is an answer, and the answer is in the outbox. The second time nothing happens, whatever
+    /// it says. What comes back is the conversation as it is now.
+    async fn end(&self, account: AccountId, fence: Option<&Fence>, end: &EndTurn) -> Result<Conversation>;
+
+    /// More of an answer that grows, into the outbox. `conflict` where the turn has ended.
+    async fn save_answer(&self, account: AccountId, fence: Option<&Fence>, answer: &Message) -> Result<()>;
+
+    async fn get(&self, account: AccountId, id: TurnId) -> Result<Turn>;
+
+    /// Newest first.
+    async fn list(
+        &self,
+        account: AccountId,
+        conversation: ConversationId,
+        page: &Page,
+    ) -> Result<Paged<Turn>>;
+
+    /// Events from `first` on, and how far the agent's output was read for them. Those that are there already are
+    /// passed over, so that the call can be repeated; a gap is `conflict`.
+    async fn append_events(
+        &self,
+        account: AccountId,
+        fence: Option<&Fence>,
+        turn: TurnId,
+        first: u64,
+        events: &[Bytes],
+        output_offset: u64,
+    ) -> Result<()>;
+
+    /// In order, from a number on, at most `limit` of them.
+    async fn events(&self, account: AccountId, turn: TurnId, from: u64, limit: u32)
+    -> Result<Vec<TurnEvent>>;
+
+    /// Turns that run, of all accounts, oldest first: for a server that takes them up again.
+    async fn running(&self, limit: u32) -> Result<Vec<(AccountId, Turn)>>;
+}

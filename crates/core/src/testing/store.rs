@@ -1,0 +1,171 @@
+//! The stores in memory: the same contracts, but for what is durable.
+
+mod accounts;
+mod conversations;
+mod rows;
+mod server;
+
+use super::lock;
+use crate::{
+    Error, Result,
+    ports::{
+        Clock, SystemClock,
+        store::{Cursor, Fence, HookRun, KeyHash, Page, Paged, SandboxRow, Session, Stores, Task},
+    },
+};
+use bytes::Bytes;
+use jiff::Timestamp;
+use seawall_api::{
+    AccountId, ConversationId, HookRunId, KeyId, MessageId, SandboxId, TurnId,
+    account::{Account, ApiKey},
+    conversation::{Conversation, Message, Turn, Usage},
+};
+use std::{
+    collections::BTreeMap,
+    fmt,
+    sync::{Arc, Mutex, MutexGuard},
+};
+
+/// Everything in memory. Clones share it.
+#[derive(Clone)]
+pub struct MemoryStore {
+    state: Arc<Mutex<State>>,
+    clock: Arc<dyn Clock>,
+}
+
+#[derive(Default)]
+struct State {
+    accounts: BTreeMap<AccountId, Account>,
+    keys: BTreeMap<KeyId, (ApiKey, KeyHash)>,
+    conversations: BTreeMap<ConversationId, Conversation>,
+    turns: BTreeMap<TurnId, (AccountId, Turn)>,
+    events: BTreeMap<TurnId, Vec<Bytes>>,
+    usage: BTreeMap<TurnId, Usage>,
+    messages: BTreeMap<(AccountId, ConversationId, Timestamp, MessageId), Message>,
+    sandboxes: BTreeMap<SandboxId, SandboxRow>,
+    sessions: BTreeMap<(AccountId, &'static str, String), Session>,
+    hook_runs: BTreeMap<HookRunId, (AccountId, HookRun)>,
+    outbox: BTreeMap<u64, Waiting>,
+    keys_in_use: BTreeMap<(AccountId, String), InUse>,
+    leases: BTreeMap<String, Held>,
+    /// For outbox entries and receipts.
+    last_number: u64,
+}
+
+struct Waiting {
+    task: Task,
+    due: Timestamp,
+    receipt: u64,
+    attempts: u32,
+    last_error: Option<String>,
+}
+
+struct InUse {
+    request: [u8; 32],
+    receipt: u64,
+    busy_until: Timestamp,
+    keep_until: Timestamp,
+    answer: Option<Bytes>,
+}
+
+struct Held {
+    holder: String,
+    epoch: u64,
+    expires_at: Timestamp,
+}
+
+impl MemoryStore {
+    pub fn new() -> MemoryStore {
+        MemoryStore::with_clock(Arc::new(SystemClock))
+    }
+
+    pub fn with_clock(clock: Arc<dyn Clock>) -> MemoryStore {
+        MemoryStore { state: Arc::default(), clock }
+    }
+
+    /// All ports on this memory.
+    pub fn stores(&self) -> Stores {
+        let store = Arc::new(self.clone());
+        Stores {
+            accounts: store.clone(),
+            conversations: store.clone(),
+            turns: store.clone(),
+            messages: store.clone(),
+            sandboxes: store.clone(),
+            sessions: store.clone(),
+            hook_runs: store.clone(),
+            outbox: store.clone(),
+            idempotency: store.clone(),
+            leases: store,
+        }
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        lock(&self.state)
+    }
+
+    fn now(&self) -> Timestamp {
+        self.clock.now()
+    }
+}
+
+impl State {
+    fn next_number(&mut self) -> u64 {
+        self.last_number += 1;
+        self.last_number
+    }
+
+    fn check(&self, fence: Option<&Fence>, now: Timestamp) -> Result<()> {
+        let Some(fence) = fence else { return Ok(()) };
+        let holds =
+            self.leases.get(&fence.name).is_some_and(|l| l.epoch == fence.epoch && l.expires_at > now);
+        let lost =
+            || Error::conflict(format!("the lease `{}` of epoch {} has ended", fence.name, fence.epoch));
+        if holds { Ok(()) } else { Err(lost()) }
+    }
+}
+
+impl Default for MemoryStore {
+    fn default() -> MemoryStore {
+        MemoryStore::new()
+    }
+}
+
+impl fmt::Debug for MemoryStore {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("MemoryStore").finish_non_exhaustive()
+    }
+}
+
+/// As the databases keep it.
+fn micro(time: Timestamp) -> Timestamp {
+    Timestamp::from_microsecond(time.as_microsecond()).unwrap_or(time)
+}
+
+/// A page of what is sorted already, each with its place.
+fn paged<T>(
+    all: impl Iterator<Item = (Cursor, T)>,
+    page: &Page,
+    is_after: impl Fn(&Cursor, &Cursor) -> bool,
+) -> Result<Paged<T>> {
+    page.check()?;
+    let wanted = all.filter(|(place, _)| page.after.is_none_or(|after| is_after(place, &after)));
+    let found: Vec<_> = wanted.take(page.limit as usize + 1).collect();
+    let cut = Paged::cut(found, page.limit, |(place, _)| *place);
+    Ok(Paged { items: cut.items.into_iter().map(|(_, item)| item).collect(), next: cut.next })
+}
+
+/// The newest first.
+fn newest<T>(mut all: Vec<(Cursor, T)>, page: &Page) -> Result<Paged<T>> {
+    all.sort_by_key(|(place, _)| std::cmp::Reverse(*place));
+    paged(all.into_iter(), page, |place, after| place < after)
+}
+
+fn oldest<T>(mut all: Vec<(Cursor, T)>, page: &Page) -> Result<Paged<T>> {
+    all.sort_by_key(|(place, _)| *place);
+    paged(all.into_iter(), page, |place, after| place > after)
+}
+
+fn place(time: Timestamp, id: u128) -> Cursor {
+    Cursor { key: time.as_microsecond(), id }
+}

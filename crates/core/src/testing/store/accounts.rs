@@ -1,0 +1,197 @@
+//! Accounts, keys, idempotency.
+
+use super::{InUse, MemoryStore, micro, oldest, place};
+use crate::{
+    Error, Result,
+    ports::store::{Accounts, Begun, Idempotency, KeyHash, Page, Paged},
+};
+use async_trait::async_trait;
+use jiff::Timestamp;
+use seawall_api::{
+    AccountId, ErrorKind, KeyId,
+    account::{Account, ApiKey},
+};
+use serde_json::{Map, Value};
+use std::time::Duration;
+
+fn no_account(account: AccountId) -> Error {
+    Error::not_found(format!("there is no account {account}"))
+}
+
+fn no_key(key: KeyId) -> Error {
+    Error::not_found(format!("there is no key {key}"))
+}
+
+fn exists(what: &str) -> Error {
+    Error::new(ErrorKind::AlreadyExists, format!("{what} exists already"))
+}
+
+#[async_trait]
+impl Accounts for MemoryStore {
+    async fn create(&self, account: &Account) -> Result<()> {
+        let mut state = self.state();
+        if let Some(there) = state.accounts.get(&account.id) {
+            let same = (&there.name, &there.settings) == (&account.name, &account.settings);
+            return if same { Ok(()) } else { Err(exists("the account")) };
+        }
+        let account = Account { created_at: micro(account.created_at), ..account.clone() };
+        state.accounts.insert(account.id, account);
+        Ok(())
+    }
+
+    async fn get(&self, account: AccountId) -> Result<Account> {
+        self.state().accounts.get(&account).cloned().ok_or_else(|| no_account(account))
+    }
+
+    async fn list(&self, page: &Page) -> Result<Paged<Account>> {
+        let all = self
+            .state()
+            .accounts
+            .values()
+            .map(|a| (place(a.created_at, a.id.as_uuid().as_u128()), a.clone()))
+            .collect();
+        oldest(all, page)
+    }
+
+    async fn set_settings(&self, account: AccountId, settings: &Map<String, Value>) -> Result<()> {
+        let mut state = self.state();
+        let found = state.accounts.get_mut(&account).ok_or_else(|| no_account(account))?;
+        found.settings = settings.clone();
+        Ok(())
+    }
+
+    async fn add_key(&self, key: &ApiKey, hash: &KeyHash) -> Result<()> {
+        let mut state = self.state();
+        if !state.accounts.contains_key(&key.account_id) {
+            return Err(no_account(key.account_id));
+        }
+        if let Some((there, known)) = state.keys.get(&key.id) {
+            let same = there.account_id == key.account_id && known == hash;
+            return if same { Ok(()) } else { Err(exists("the key")) };
+        }
+        if state.keys.values().any(|(_, known)| known == hash) {
+            return Err(exists("the key"));
+        }
+        let key = ApiKey {
+            created_at: micro(key.created_at),
+            expires_at: key.expires_at.map(micro),
+            revoked_at: key.revoked_at.map(micro),
+            last_used_at: key.last_used_at.map(micro),
+            ..key.clone()
+        };
+        state.keys.insert(key.id, (key, *hash));
+        Ok(())
+    }
+
+    async fn keys(&self, account: AccountId) -> Result<Vec<ApiKey>> {
+        let state = self.state();
+        let mut keys: Vec<_> = state
+            .keys
+            .values()
+            .map(|(key, _)| key)
+            .filter(|key| key.account_id == account)
+            .cloned()
+            .collect();
+        keys.sort_by_key(|key| (key.created_at, key.id));
+        Ok(keys)
+    }
+
+    async fn find_key(&self, hash: &KeyHash) -> Result<Option<ApiKey>> {
+        Ok(self.state().keys.values().find(|(_, known)| known == hash).map(|(key, _)| key.clone()))
+    }
+
+    async fn revoke_key(&self, account: AccountId, key: KeyId, at: Timestamp) -> Result<()> {
+        let mut state = self.state();
+        match state.keys.get_mut(&key) {
+            Some((found, _)) if found.account_id == account => {
+                found.revoked_at.get_or_insert(micro(at));
+                Ok(())
+            }
+            _ => Err(no_key(key)),
+        }
+    }
+
+    async fn touch_key(&self, account: AccountId, key: KeyId, at: Timestamp) -> Result<()> {
+        let mut state = self.state();
+        match state.keys.get_mut(&key) {
+            Some((found, _)) if found.account_id == account => {
+                found.last_used_at = found.last_used_at.max(Some(micro(at)));
+                Ok(())
+            }
+            _ => Err(no_key(key)),
+        }
+    }
+}
+
+#[async_trait]
+impl Idempotency for MemoryStore {
+    async fn begin(
+        &self,
+        account: AccountId,
+        key: &str,
+        request: &[u8; 32],
+        time: Duration,
+        keep: Duration,
+    ) -> Result<Begun> {
+        let (now, mut state) = (self.now(), self.state());
+        let place = (account, key.to_owned());
+        if let Some(there) = state.keys_in_use.get(&place).filter(|there| there.keep_until > now) {
+            if there.request != *request {
+                return Err(Error::conflict(
+                    "the idempotency key was used for another request; use a new one",
+                ));
+            }
+            if let Some(answer) = &there.answer {
+                return Ok(Begun::Done(answer.clone()));
+            }
+            if there.busy_until > now {
+                return Ok(Begun::Running);
+            }
+        }
+        let receipt = state.next_number();
+        let taken = InUse {
+            request: *request,
+            receipt,
+            busy_until: now + time,
+            keep_until: now + keep.max(time),
+            answer: None,
+        };
+        state.keys_in_use.insert(place, taken);
+        Ok(Begun::New { receipt })
+    }
+
+    async fn finish(&self, account: AccountId, key: &str, receipt: u64, answer: &[u8]) -> Result<()> {
+        let mut state = self.state();
+        match state.keys_in_use.get_mut(&(account, key.to_owned())) {
+            Some(there)
+                if there.receipt == receipt && there.answer.as_deref().is_none_or(|a| a == answer) =>
+            {
+                there.answer = Some(answer.to_vec().into());
+                Ok(())
+            }
+            _ => Err(Error::conflict("the idempotency key was another's meanwhile")),
+        }
+    }
+
+    async fn abandon(&self, account: AccountId, key: &str, receipt: u64) -> Result<()> {
+        let (mut state, place) = (self.state(), (account, key.to_owned()));
+        let ours = state.keys_in_use.get(&place).is_some_and(|t| t.receipt == receipt && t.answer.is_none());
+        if ours {
+            state.keys_in_use.remove(&place);
+        }
+        Ok(())
+    }
+
+    async fn expire(&self, limit: u32) -> Result<u64> {
+        let (now, mut state) = (self.now(), self.state());
+        let old: Vec<_> = state
+            .keys_in_use
+            .iter()
+            .filter(|(_, there)| there.keep_until <= now)
+            .map(|(k, _)| k.clone())
+            .collect();
+        let old: Vec<_> = old.into_iter().take(limit as usize).collect();
+        old.iter().for_each(|key| drop(state.keys_in_use.remove(key)));
+        Ok(old.len() as u64)
+    }
+}

@@ -1,0 +1,342 @@
+//! Conversations, turns, messages.
+
+use super::{MemoryStore, State, micro, newest, oldest, place};
+use crate::{
+    Error, Result,
+    ports::store::{
+        BeginTurn, ConversationFilter, Conversations, Cursor, Direction, EndTurn, Fence, Messages,
+        NewConversation, Page, Paged, SortBy, TurnEvent, Turns,
+    },
+};
+use async_trait::async_trait;
+use bytes::Bytes;
+use jiff::Timestamp;
+use seawall_api::{
+    AccountId, ConversationId, MessageId, SandboxId, TurnId,
+    conversation::{Conversation, Message, Stats, Turn, TurnState},
+};
+
+fn no_conversation(id: ConversationId) -> Error {
+    Error::not_found(format!("there is no conversation {id}"))
+}
+
+fn no_turn(id: TurnId) -> Error {
+    Error::not_found(format!("there is no turn {id}"))
+}
+
+impl State {
+    fn conversation(&mut self, account: AccountId, id: ConversationId) -> Result<&mut Conversation> {
+        let found = self.conversations.get_mut(&id).filter(|found| found.account_id == account);
+        found.ok_or_else(|| no_conversation(id))
+    }
+
+    fn turn(&mut self, account: AccountId, id: TurnId) -> Result<&mut Turn> {
+        let found = self.turns.get_mut(&id).filter(|(owner, _)| *owner == account);
+        found.map(|(_, turn)| turn).ok_or_else(|| no_turn(id))
+    }
+
+    fn put(&mut self, account: AccountId, message: &Message) {
+        let key = (account, message.conversation_id, micro(message.created_at), message.id);
+        let newer = self.messages.get(&key).is_none_or(|there| there.revision < message.revision);
+        if newer {
+            self.messages.insert(key, message.clone());
+        }
+    }
+
+    fn running(&mut self, account: AccountId, id: TurnId) -> Result<&mut Turn> {
+        let turn = self.turn(account, id)?;
+        match turn.state {
+            TurnState::Running => Ok(turn),
+            state => Err(Error::conflict(format!("turn {id} has ended: {state}"))),
+        }
+    }
+}
+
+#[async_trait]
+impl Conversations for MemoryStore {
+    async fn ensure(&self, account: AccountId, new: &NewConversation) -> Result<(Conversation, bool)> {
+        let mut state = self.state();
+        if state.conversations.contains_key(&new.id) {
+            return Ok((state.conversation(account, new.id)?.clone(), false));
+        }
+        let made = Conversation {
+            id: new.id,
+            account_id: account,
+            organization_id: new.organization_id.clone(),
+            agent_id: new.agent_id.clone(),
+            sandbox_id: new.sandbox_id,
+            template: new.template.clone(),
+            stats: Stats::default(),
+            created_at: micro(new.created_at),
+            updated_at: micro(new.created_at),
+        };
+        state.conversations.insert(new.id, made.clone());
+        Ok((made, true))
+    }
+
+    async fn get(&self, account: AccountId, id: ConversationId) -> Result<Conversation> {
+        self.state().conversation(account, id).cloned()
+    }
+
+    async fn list(
+        &self,
+        account: AccountId,
+        filter: &ConversationFilter,
+        page: &Page,
+    ) -> Result<Paged<Conversation>> {
+        let state = self.state();
+        let wanted = |c: &&Conversation| {
+            c.account_id == account
+                && (filter.organization_id.is_none() || filter.organization_id == c.organization_id)
+                && (filter.agent_id.is_none() || filter.agent_id == c.agent_id)
+                && (filter.sandbox_id.is_none() || filter.sandbox_id == c.sandbox_id)
+        };
+        let time = |c: &Conversation| match filter.sort {
+            SortBy::Updated => c.updated_at,
+            SortBy::Created => c.created_at,
+        };
+        let found = state.conversations.values().filter(wanted);
+        newest(found.map(|c| (place(time(c), c.id.as_uuid().as_u128()), c.clone())).collect(), page)
+    }
+
+    async fn set_template(
+        &self,
+        account: AccountId,
+        id: ConversationId,
+        template: Option<&str>,
+        at: Timestamp,
+    ) -> Result<()> {
+        let mut state = self.state();
+        let found = state.conversation(account, id)?;
+        found.template = template.map(str::to_owned);
+        found.updated_at = found.updated_at.max(micro(at));
+        Ok(())
+    }
+
+    async fn link(
+        &self,
+        account: AccountId,
+        id: ConversationId,
+        expected: Option<SandboxId>,
+        sandbox: Option<SandboxId>,
+        at: Timestamp,
+    ) -> Result<()> {
+        let mut state = self.state();
+        let found = state.conversation(account, id)?;
+        if found.sandbox_id == sandbox {
+            return Ok(());
+        }
+        if found.sandbox_id != expected {
+            return Err(Error::conflict(format!("conversation {id} is linked to another sandbox")));
+        }
+        found.sandbox_id = sandbox;
+        found.updated_at = found.updated_at.max(micro(at));
+        Ok(())
+    }
+
+    async fn delete(&self, account: AccountId, id: ConversationId) -> Result<()> {
+        let mut state = self.state();
+        if state.conversation(account, id).is_err() {
+            return Ok(());
+        }
+        let of_it: Vec<TurnId> =
+            state.turns.values().map(|(_, t)| t).filter(|t| t.conversation_id == id).map(|t| t.id).collect();
+        if of_it.iter().any(|turn| state.turns[turn].1.state == TurnState::Running) {
+            return Err(Error::conflict(format!("a turn of conversation {id} runs: cancel it first")));
+        }
+        for turn in of_it {
+            state.turns.remove(&turn);
+            state.events.remove(&turn);
+            state.usage.remove(&turn);
+        }
+        state.messages.retain(|(owner, conversation, ..), _| (*owner, *conversation) != (account, id));
+        state.conversations.remove(&id);
+        Ok(())
+    }
+}
+
+#[async_trait]
+impl Turns for MemoryStore {
+    async fn begin(&self, account: AccountId, fence: Option<&Fence>, new: &BeginTurn) -> Result<Turn> {
+        if new.prompt.conversation_id != new.conversation_id || new.prompt.turn_id != Some(new.id) {
+            return Err(Error::invalid("the prompt is of another conversation or turn"));
+        }
+        let (now, mut state) = (self.now(), self.state());
+        state.check(fence, now)?;
+        state.conversation(account, new.conversation_id)?;
+        if let Some((owner, there)) = state.turns.get(&new.id) {
+            let same = *owner == account
+                && (there.conversation_id, there.prompt_id) == (new.conversation_id, new.prompt.id);
+            let other = || Error::conflict(format!("turn {} exists with another prompt", new.id));
+            return if same { Ok(there.clone()) } else { Err(other()) };
+        }
+        let stands_in_the_way = |turn: &Turn| {
+            turn.state == TurnState::Running
+                && (turn.conversation_id == new.conversation_id
+                    || (new.sandbox_id.is_some() && turn.sandbox_id == new.sandbox_id))
+        };
+        if state.turns.values().any(|(_, turn)| stands_in_the_way(turn)) {
+            return Err(Error::conflict("a turn of this conversation, or with its sandbox, runs"));
+        }
+        let of_it = state.turns.values().filter(|(_, turn)| turn.conversation_id == new.conversation_id);
+        let turn = Turn {
+            id: new.id,
+            conversation_id: new.conversation_id,
+            sandbox_id: new.sandbox_id,
+            template: new.template.clone(),
+            number: of_it.map(|(_, turn)| turn.number).max().unwrap_or(0) + 1,
+            state: TurnState::Running,
+            error: None,
+            prompt_id: new.prompt.id,
+            answer_id: new.answer_id,
+            usage: None,
+            output_offset: 0,
+            events: 0,
+            created_at: micro(new.created_at),
+            ended_at: None,
+        };
+        state.turns.insert(new.id, (account, turn.clone()));
+        state.put(account, &new.prompt);
+        let conversation = state.conversation(account, new.conversation_id)?;
+        conversation.stats.messages_exchanged += 1;
+        conversation.updated_at = conversation.updated_at.max(micro(new.created_at));
+        Ok(turn)
+    }
+
+    async fn end(&self, account: AccountId, fence: Option<&Fence>, end: &EndTurn) -> Result<Conversation> {
+        if end.state == TurnState::Running {
+            return Err(Error::invalid("a turn does not end as `running`"));
+        }
+        let (now, mut state) = (self.now(), self.state());
+        state.check(fence, now)?;
+        let turn = state.turn(account, end.id)?;
+        let id = turn.conversation_id;
+        if turn.state == TurnState::Running {
+            turn.state = end.state;
+            turn.error = end.error.clone();
+            turn.usage = Some(end.usage);
+            turn.ended_at = Some(micro(end.ended_at));
+            state.usage.insert(end.id, end.usage);
+            if let Some(answer) = &end.answer {
+                state.put(account, answer);
+            }
+            let conversation = state.conversation(account, id)?;
+            conversation.stats = conversation.stats.plus(&end.usage);
+            conversation.stats.messages_exchanged += u64::from(end.answer.is_some());
+            conversation.updated_at = conversation.updated_at.max(micro(end.ended_at));
+        }
+        state.conversation(account, id).cloned()
+    }
+
+    async fn save_answer(&self, account: AccountId, fence: Option<&Fence>, answer: &Message) -> Result<()> {
+        let id = answer.turn_id.ok_or_else(|| Error::invalid("the answer names no turn"))?;
+        let (now, mut state) = (self.now(), self.state());
+        state.check(fence, now)?;
+        if state.turn(account, id)?.conversation_id != answer.conversation_id {
+            return Err(Error::invalid("the answer is of another conversation than its turn"));
+        }
+        state.running(account, id)?;
+        state.put(account, answer);
+        Ok(())
+    }
+
+    async fn get(&self, account: AccountId, id: TurnId) -> Result<Turn> {
+        self.state().turn(account, id).cloned()
+    }
+
+    async fn list(
+        &self,
+        account: AccountId,
+        conversation: ConversationId,
+        page: &Page,
+    ) -> Result<Paged<Turn>> {
+        let state = self.state();
+        let found = state.turns.values().filter(|(o, t)| *o == account && t.conversation_id == conversation);
+        let place = |turn: &Turn| Cursor { key: turn.number.cast_signed(), id: 0 };
+        newest(found.map(|(_, turn)| (place(turn), turn.clone())).collect(), page)
+    }
+
+    async fn append_events(
+        &self,
+        account: AccountId,
+        fence: Option<&Fence>,
+        id: TurnId,
+        first: u64,
+        events: &[Bytes],
+        output_offset: u64,
+    ) -> Result<()> {
+        let (now, mut state) = (self.now(), self.state());
+        state.check(fence, now)?;
+        let there = state.turn(account, id)?.events;
+        if first > there {
+            return Err(Error::conflict(format!(
+                "turn {id} has {there} events: number {first} would leave a gap"
+            )));
+        }
+        if first + events.len() as u64 <= there {
+            return Ok(());
+        }
+        let turn = state.running(account, id)?;
+        turn.events = first + events.len() as u64;
+        turn.output_offset = turn.output_offset.max(output_offset);
+        let new = events[(there - first) as usize..].to_vec();
+        state.events.entry(id).or_default().extend(new);
+        Ok(())
+    }
+
+    async fn events(&self, account: AccountId, id: TurnId, from: u64, limit: u32) -> Result<Vec<TurnEvent>> {
+        let mut state = self.state();
+        state.turn(account, id)?;
+        let all = (0..).zip(state.events.get(&id).into_iter().flatten());
+        let wanted = all.skip_while(|(number, _)| *number < from).take(limit as usize);
+        Ok(wanted.map(|(number, data)| TurnEvent { number, data: data.clone() }).collect())
+    }
+
+    async fn running(&self, limit: u32) -> Result<Vec<(AccountId, Turn)>> {
+        let state = self.state();
+        let mut found: Vec<_> =
+            state.turns.values().filter(|(_, turn)| turn.state == TurnState::Running).cloned().collect();
+        found.sort_by_key(|(_, turn)| (turn.created_at, turn.id));
+        found.truncate(limit as usize);
+        Ok(found)
+    }
+}
+
+#[async_trait]
+impl Messages for MemoryStore {
+    async fn put(&self, account: AccountId, messages: &[Message]) -> Result<()> {
+        let mut state = self.state();
+        messages.iter().for_each(|message| state.put(account, message));
+        Ok(())
+    }
+
+    async fn get(&self, account: AccountId, conversation: ConversationId, id: MessageId) -> Result<Message> {
+        let state = self.state();
+        let found =
+            state.messages.iter().find(|((a, c, _, m), _)| (*a, *c, *m) == (account, conversation, id));
+        let none = || Error::not_found(format!("there is no message {id}"));
+        found.map(|(_, message)| message.clone()).ok_or_else(none)
+    }
+
+    async fn list(
+        &self,
+        account: AccountId,
+        conversation: ConversationId,
+        direction: Direction,
+        page: &Page,
+    ) -> Result<Paged<Message>> {
+        let state = self.state();
+        let found = state.messages.iter().filter(|((a, c, ..), _)| (*a, *c) == (account, conversation));
+        let all = found.map(|((_, _, at, id), m)| (place(*at, id.as_uuid().as_u128()), m.clone())).collect();
+        match direction {
+            Direction::OldestFirst => oldest(all, page),
+            Direction::NewestFirst => newest(all, page),
+        }
+    }
+
+    async fn delete_all(&self, account: AccountId, conversation: ConversationId) -> Result<()> {
+        let mut state = self.state();
+        state.messages.retain(|(a, c, ..), _| (*a, *c) != (account, conversation));
+        Ok(())
+    }
+}

@@ -1,0 +1,219 @@
+//! Rows of sandboxes, sessions, runs of hooks.
+
+use super::{MemoryStore, State, micro, newest, oldest, place};
+use crate::{
+    Error, Result,
+    ports::store::{
+        HookOutcome, HookRun, HookRuns, Page, Paged, SandboxFilter, SandboxRow, SandboxRows, Session,
+        SessionScope, Sessions,
+    },
+};
+use async_trait::async_trait;
+use jiff::Timestamp;
+use seawall_api::{AccountId, ErrorKind, HookRunId, SandboxId};
+use serde_json::{Map, Value};
+
+fn no_sandbox(id: SandboxId) -> Error {
+    Error::not_found(format!("there is no sandbox {id}"))
+}
+
+fn no_session(scope: SessionScope, id: &str) -> Error {
+    Error::not_found(format!("there is no session of {} `{id}`", scope.as_str()))
+}
+
+impl State {
+    fn sandbox(&mut self, account: AccountId, id: SandboxId) -> Result<&mut SandboxRow> {
+        let found = self.sandboxes.get_mut(&id).filter(|row| row.account_id == account);
+        found.ok_or_else(|| no_sandbox(id))
+    }
+
+    fn name_is_free(&self, row: &SandboxRow) -> Result<()> {
+        let Some(name) = &row.name else { return Ok(()) };
+        let taken = |other: &SandboxRow| {
+            other.id != row.id && other.account_id == row.account_id && other.name.as_ref() == Some(name)
+        };
+        match self.sandboxes.values().any(taken) {
+            true => Err(Error::conflict(format!("another sandbox is called `{name}`"))),
+            false => Ok(()),
+        }
+    }
+}
+
+fn cut(row: &SandboxRow) -> SandboxRow {
+    SandboxRow {
+        created_at: micro(row.created_at),
+        started_at: row.started_at.map(micro),
+        last_used_at: micro(row.last_used_at),
+        ..row.clone()
+    }
+}
+
+#[async_trait]
+impl SandboxRows for MemoryStore {
+    async fn insert(&self, row: &SandboxRow) -> Result<SandboxRow> {
+        let mut state = self.state();
+        if state.sandboxes.contains_key(&row.id) {
+            return Err(Error::new(ErrorKind::AlreadyExists, format!("sandbox {} exists already", row.id)));
+        }
+        state.name_is_free(row)?;
+        let row = SandboxRow { version: 1, ..cut(row) };
+        state.sandboxes.insert(row.id, row.clone());
+        Ok(row)
+    }
+
+    async fn get(&self, account: AccountId, id: SandboxId) -> Result<SandboxRow> {
+        self.state().sandbox(account, id).cloned()
+    }
+
+    async fn list(
+        &self,
+        account: AccountId,
+        filter: &SandboxFilter,
+        page: &Page,
+    ) -> Result<Paged<SandboxRow>> {
+        let state = self.state();
+        let wanted = |row: &&SandboxRow| {
+            row.account_id == account
+                && (filter.name.is_none() || filter.name == row.name)
+                && filter.state.is_none_or(|wanted| wanted == row.state)
+        };
+        let found = state.sandboxes.values().filter(wanted);
+        newest(found.map(|r| (place(r.created_at, r.id.as_uuid().as_u128()), r.clone())).collect(), page)
+    }
+
+    async fn update(&self, row: &SandboxRow) -> Result<SandboxRow> {
+        let mut state = self.state();
+        let there = state.sandbox(row.account_id, row.id)?.clone();
+        let done = SandboxRow {
+            version: row.version + 1,
+            metadata: there.metadata.clone(),
+            created_at: there.created_at,
+            last_used_at: there.last_used_at.max(micro(row.last_used_at)),
+            ..cut(row)
+        };
+        if there == done {
+            return Ok(there);
+        }
+        if there.version != row.version {
+            return Err(Error::conflict(format!(
+                "sandbox {} was changed by somebody else meanwhile",
+                row.id
+            )));
+        }
+        state.name_is_free(row)?;
+        state.sandboxes.insert(row.id, done.clone());
+        Ok(done)
+    }
+
+    async fn merge_metadata(
+        &self,
+        account: AccountId,
+        id: SandboxId,
+        changes: &Map<String, Value>,
+    ) -> Result<SandboxRow> {
+        let mut state = self.state();
+        let row = state.sandbox(account, id)?;
+        for (key, value) in changes {
+            match value {
+                Value::Null => drop(row.metadata.remove(key)),
+                value => drop(row.metadata.insert(key.clone(), value.clone())),
+            }
+        }
+        row.version += 1;
+        Ok(row.clone())
+    }
+
+    async fn touch(&self, account: AccountId, id: SandboxId, at: Timestamp) -> Result<()> {
+        let mut state = self.state();
+        let row = state.sandbox(account, id)?;
+        row.last_used_at = row.last_used_at.max(micro(at));
+        Ok(())
+    }
+
+    async fn remove(&self, account: AccountId, id: SandboxId) -> Result<()> {
+        let mut state = self.state();
+        if state.sandbox(account, id).is_ok() {
+            state.sandboxes.remove(&id);
+        }
+        Ok(())
+    }
+
+    async fn of_node(&self, node: Option<&str>, page: &Page) -> Result<Paged<SandboxRow>> {
+        let state = self.state();
+        let found = state.sandboxes.values().filter(|row| row.node.as_deref() == node);
+        oldest(found.map(|r| (place(r.created_at, r.id.as_uuid().as_u128()), r.clone())).collect(), page)
+    }
+}
+
+#[async_trait]
+impl Sessions for MemoryStore {
+    async fn open(&self, session: &Session) -> Result<(Session, bool)> {
+        let mut state = self.state();
+        let key = (session.account_id, session.scope.as_str(), session.scope_id.clone());
+        let new = Session {
+            created_at: micro(session.created_at),
+            last_used_at: micro(session.last_used_at),
+            ..session.clone()
+        };
+        let there = state.sessions.entry(key).or_insert(new).clone();
+        let made = there.sandbox_id == session.sandbox_id;
+        Ok((there, made))
+    }
+
+    async fn get(&self, account: AccountId, scope: SessionScope, id: &str) -> Result<Session> {
+        let found = self.state().sessions.get(&(account, scope.as_str(), id.to_owned())).cloned();
+        found.ok_or_else(|| no_session(scope, id))
+    }
+
+    async fn touch(&self, account: AccountId, scope: SessionScope, id: &str, at: Timestamp) -> Result<()> {
+        let mut state = self.state();
+        let found = state.sessions.get_mut(&(account, scope.as_str(), id.to_owned()));
+        let found = found.ok_or_else(|| no_session(scope, id))?;
+        found.last_used_at = found.last_used_at.max(micro(at));
+        Ok(())
+    }
+
+    async fn end(&self, account: AccountId, scope: SessionScope, id: &str) -> Result<Option<Session>> {
+        Ok(self.state().sessions.remove(&(account, scope.as_str(), id.to_owned())))
+    }
+
+    async fn expired(&self, used: Timestamp, made: Timestamp, limit: u32) -> Result<Vec<Session>> {
+        let state = self.state();
+        let old = state.sessions.values().filter(|s| s.last_used_at < used || s.created_at < made);
+        Ok(old.take(limit as usize).cloned().collect())
+    }
+}
+
+#[async_trait]
+impl HookRuns for MemoryStore {
+    async fn begin(&self, account: AccountId, run: &HookRun) -> Result<()> {
+        let run = HookRun { began_at: micro(run.began_at), ..run.clone() };
+        self.state().hook_runs.entry(run.id).or_insert((account, run));
+        Ok(())
+    }
+
+    async fn end(&self, account: AccountId, id: HookRunId, outcome: &HookOutcome) -> Result<()> {
+        let mut state = self.state();
+        let found = state.hook_runs.get_mut(&id).filter(|(owner, _)| *owner == account);
+        let (_, run) = found.ok_or_else(|| Error::not_found(format!("there is no run {id} of a hook")))?;
+        run.outcome.get_or_insert_with(|| HookOutcome {
+            ended_at: micro(outcome.ended_at),
+            error: outcome.error.clone(),
+        });
+        Ok(())
+    }
+
+    async fn list(
+        &self,
+        account: AccountId,
+        sandbox: Option<SandboxId>,
+        page: &Page,
+    ) -> Result<Paged<HookRun>> {
+        let state = self.state();
+        let wanted = |(owner, run): &&(AccountId, HookRun)| {
+            *owner == account && (sandbox.is_none() || run.sandbox_id == sandbox)
+        };
+        let found = state.hook_runs.values().filter(wanted);
+        newest(found.map(|(_, r)| (place(r.began_at, r.id.as_uuid().as_u128()), r.clone())).collect(), page)
+    }
+}

@@ -1,0 +1,109 @@
+//! Leases and the outbox.
+
+use super::{Held, MemoryStore, Waiting};
+use crate::{
+    Result,
+    ports::store::{Delivery, Fence, Lease, Leases, Outbox, OutboxEntry, Task},
+};
+use async_trait::async_trait;
+use jiff::Timestamp;
+use std::time::Duration;
+
+#[async_trait]
+impl Leases for MemoryStore {
+    async fn acquire(&self, name: &str, holder: &str, time: Duration) -> Result<Option<Lease>> {
+        let (now, mut state) = (self.now(), self.state());
+        let epoch = match state.leases.get(name) {
+            Some(held) if held.expires_at > now && held.holder != holder => return Ok(None),
+            Some(held) if held.expires_at > now => held.epoch,
+            Some(held) => held.epoch + 1,
+            None => 1,
+        };
+        let held = Held { holder: holder.to_owned(), epoch, expires_at: now + time };
+        state.leases.insert(name.to_owned(), held);
+        Ok(Some(Lease { name: name.to_owned(), holder: holder.to_owned(), epoch }))
+    }
+
+    async fn renew(&self, lease: &Lease, time: Duration) -> Result<bool> {
+        let (now, mut state) = (self.now(), self.state());
+        match state.leases.get_mut(&lease.name) {
+            Some(held) if held.epoch == lease.epoch && held.expires_at > now => {
+                held.expires_at = now + time;
+                Ok(true)
+            }
+            _ => Ok(false),
+        }
+    }
+
+    async fn holds(&self, fence: &Fence) -> Result<bool> {
+        let (now, state) = (self.now(), self.state());
+        Ok(state.check(Some(fence), now).is_ok())
+    }
+
+    async fn release(&self, lease: &Lease) -> Result<()> {
+        let mut state = self.state();
+        if let Some(held) = state.leases.get_mut(&lease.name).filter(|held| held.epoch == lease.epoch) {
+            held.expires_at = Timestamp::UNIX_EPOCH;
+        }
+        Ok(())
+    }
+}
+
+#[async_trait]
+impl Outbox for MemoryStore {
+    async fn add(&self, task: &Task, due: Timestamp) -> Result<u64> {
+        let mut state = self.state();
+        let id = state.next_number();
+        let waiting = Waiting { task: task.clone(), due, receipt: 0, attempts: 0, last_error: None };
+        state.outbox.insert(id, waiting);
+        Ok(id)
+    }
+
+    async fn take(&self, limit: u32, time: Duration) -> Result<Vec<Delivery>> {
+        let (now, mut state) = (self.now(), self.state());
+        let receipt = state.next_number();
+        let mut due: Vec<_> =
+            state.outbox.iter().filter(|(_, w)| w.due <= now).map(|(id, w)| (w.due, *id)).collect();
+        due.sort();
+        due.truncate(limit as usize);
+        let mut taken = Vec::new();
+        for (_, id) in due {
+            let Some(waiting) = state.outbox.get_mut(&id) else { continue };
+            waiting.due = now + time;
+            waiting.receipt = receipt;
+            waiting.attempts += 1;
+            let (task, attempts) = (waiting.task.clone(), waiting.attempts);
+            let entry = OutboxEntry { id, task, attempts, last_error: waiting.last_error.clone() };
+            taken.push(Delivery { entry, receipt });
+        }
+        taken.sort_by_key(|delivery| delivery.entry.id);
+        Ok(taken)
+    }
+
+    async fn done(&self, delivery: &Delivery) -> Result<bool> {
+        let mut state = self.state();
+        let ours = state.outbox.get(&delivery.entry.id).is_some_and(|w| w.receipt == delivery.receipt);
+        if ours {
+            state.outbox.remove(&delivery.entry.id);
+        }
+        Ok(ours)
+    }
+
+    async fn failed(&self, delivery: &Delivery, error: &str, again_in: Duration) -> Result<bool> {
+        let (now, mut state) = (self.now(), self.state());
+        match state.outbox.get_mut(&delivery.entry.id) {
+            Some(waiting) if waiting.receipt == delivery.receipt => {
+                waiting.due = now + again_in;
+                waiting.receipt = 0;
+                waiting.last_error = Some(error.to_owned());
+                Ok(true)
+            }
+            _ => Ok(false),
+        }
+    }
+
+    async fn waiting(&self) -> Result<(u64, Option<Timestamp>)> {
+        let state = self.state();
+        Ok((state.outbox.len() as u64, state.outbox.values().map(|waiting| waiting.due).min()))
+    }
+}

@@ -1,0 +1,8 @@
+//! What is durable: the ports of `seawall_core::ports::store` in SQLite and PostgreSQL, and messages in DynamoDB.
+//!
+//! One implementation serves both SQL databases ([`sql`]): the statements are the same but for a word or two, and
+//! [`sql::Db`] hides how a transaction gets to the disk. Start with [`sql::SqlStore`].
+
+pub mod sql;
+
+pub use sql::{Db, SqlStore};

@@ -1,0 +1,84 @@
+//! SQLite and PostgreSQL.
+
+mod accounts;
+mod conversations;
+mod db;
+mod errors;
+mod hook_runs;
+mod idempotency;
+mod leases;
+mod messages;
+mod migrate;
+mod outbox;
+mod postgres;
+mod sandboxes;
+mod sessions;
+mod sqlite;
+mod statement;
+mod turns;
+mod value;
+
+pub use db::Db;
+pub use migrate::{Migrated, newest_version};
+pub use statement::Sql;
+
+use seawall_core::ports::store::Stores;
+use std::sync::Arc;
+
+/// Everything in one database.
+#[derive(Debug, Clone)]
+pub struct SqlStore {
+    db: Db,
+    /// Messages are written with their turn. Else they go through the outbox to another store.
+    messages_here: bool,
+}
+
+impl SqlStore {
+    pub fn new(db: Db) -> SqlStore {
+        SqlStore { db, messages_here: true }
+    }
+
+    /// Messages are in another store, which the outbox feeds.
+    pub fn with_messages_elsewhere(db: Db) -> SqlStore {
+        SqlStore { db, messages_here: false }
+    }
+
+    pub fn db(&self) -> &Db {
+        &self.db
+    }
+
+    /// All ports on this database.
+    pub fn stores(&self) -> Stores {
+        let store = Arc::new(self.clone());
+        Stores {
+            accounts: store.clone(),
+            conversations: store.clone(),
+            turns: store.clone(),
+            messages: store.clone(),
+            sandboxes: store.clone(),
+            sessions: store.clone(),
+            hook_runs: store.clone(),
+            outbox: store.clone(),
+            idempotency: store.clone(),
+            leases: store,
+        }
+    }
+}
+
+/// Every statement there is, for the test that reads their plans.
+pub fn statements() -> Vec<&'static Sql> {
+    [
+        accounts::ALL,
+        conversations::ALL,
+        hook_runs::ALL,
+        idempotency::ALL,
+        leases::ALL,
+        messages::ALL,
+        migrate::ALL,
+        outbox::ALL,
+        sandboxes::ALL,
+        sessions::ALL,
+        turns::ALL,
+    ]
+    .concat()
+}

@@ -1,0 +1,148 @@
+//! Accounts and keys.
+
+use super::{
+    SqlStore,
+    statement::statement,
+    value::{Row, Value, id, json, values},
+};
+use async_trait::async_trait;
+use jiff::Timestamp;
+use seawall_api::{
+    AccountId, ErrorKind, KeyId,
+    account::{Account, ApiKey},
+};
+use seawall_core::{
+    Error, Result,
+    ports::store::{Accounts, Cursor, KeyHash, Page, Paged},
+};
+use serde_json::Value as Json;
+
+statement! {
+    INSERT: ["INSERT INTO accounts (id, name, settings, created_at) VALUES ($1, $2, $3, $4) ON CONFLICT (id) DO NOTHING"];
+    GET: ["SELECT id, name, settings, created_at FROM accounts WHERE id = $1"];
+    LIST: ["SELECT id, name, settings, created_at FROM accounts WHERE (created_at, id) > ($1, $2)
+        ORDER BY created_at, id LIMIT $3"];
+    SET_SETTINGS: ["UPDATE accounts SET settings = $2 WHERE id = $1"];
+    ADD_KEY: ["INSERT INTO api_keys (id, account_id, name, prefix, hash, scopes, created_at, expires_at, revoked_at, last_used_at)
+        VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10)"];
+    KEYS: ["SELECT id, account_id, name, prefix, scopes, created_at, expires_at, revoked_at, last_used_at, hash
+        FROM api_keys WHERE account_id = $1 ORDER BY created_at, id"];
+    KEY: ["SELECT id, account_id, name, prefix, scopes, created_at, expires_at, revoked_at, last_used_at, hash
+        FROM api_keys WHERE id = $1"];
+    FIND_KEY: ["SELECT id, account_id, name, prefix, scopes, created_at, expires_at, revoked_at, last_used_at, hash
+        FROM api_keys WHERE hash = $1"];
+    REVOKE: ["UPDATE api_keys SET revoked_at = COALESCE(revoked_at, $3) WHERE id = $2 AND account_id = $1"];
+    TOUCH: ["UPDATE api_keys SET last_used_at = ", GREATEST, "(COALESCE(last_used_at, $3), $3) WHERE id = $2 AND account_id = $1"];
+}
+
+fn account(row: &Row) -> Result<Account> {
+    Ok(Account { id: row.id(0)?, name: row.text(1)?, settings: row.json(2)?, created_at: row.time(3)? })
+}
+
+fn key(row: &Row) -> Result<ApiKey> {
+    Ok(ApiKey {
+        id: row.id(0)?,
+        account_id: row.id(1)?,
+        name: row.text(2)?,
+        prefix: row.text(3)?,
+        scopes: row.json(4)?,
+        created_at: row.time(5)?,
+        expires_at: row.maybe_time(6)?,
+        revoked_at: row.maybe_time(7)?,
+        last_used_at: row.maybe_time(8)?,
+    })
+}
+
+fn no_account(account: AccountId) -> Error {
+    Error::not_found(format!("there is no account {account}"))
+}
+
+#[async_trait]
+impl Accounts for SqlStore {
+    async fn create(&self, new: &Account) -> Result<()> {
+        let settings = json(&new.settings)?;
+        let values = vec![id(new.id), Value::from(new.name.as_str()), settings, Value::from(new.created_at)];
+        if self.db.run(INSERT, values).await? == 1 {
+            return Ok(());
+        }
+        let there = Accounts::get(self, new.id).await?;
+        match (there.name == new.name, there.settings == new.settings) {
+            (true, true) => Ok(()),
+            _ => Err(Error::new(ErrorKind::AlreadyExists, format!("account {} exists already", new.id))),
+        }
+    }
+
+    async fn get(&self, account_id: AccountId) -> Result<Account> {
+        let row = self.db.row(GET, vec![id(account_id)]).await?;
+        account(&row.ok_or_else(|| no_account(account_id))?)
+    }
+
+    async fn list(&self, page: &Page) -> Result<Paged<Account>> {
+        page.check()?;
+        let after = page.after.unwrap_or(Cursor { key: i64::MIN, id: 0 });
+        let values = values![after.key, after.id.to_be_bytes().as_slice(), page.limit + 1];
+        let rows = self.db.rows(LIST, values).await?;
+        let accounts = rows.iter().map(account).collect::<Result<Vec<_>>>()?;
+        let place = |account: &Account| Cursor {
+            key: account.created_at.as_microsecond(),
+            id: account.id.as_uuid().as_u128(),
+        };
+        Ok(Paged::cut(accounts, page.limit, place))
+    }
+
+    async fn set_settings(&self, account: AccountId, settings: &serde_json::Map<String, Json>) -> Result<()> {
+        match self.db.run(SET_SETTINGS, vec![id(account), json(settings)?]).await? {
+            0 => Err(no_account(account)),
+            _ => Ok(()),
+        }
+    }
+
+    async fn add_key(&self, new: &ApiKey, hash: &KeyHash) -> Result<()> {
+        Accounts::get(self, new.account_id).await?;
+        let values = vec![
+            id(new.id),
+            id(new.account_id),
+            Value::from(new.name.as_str()),
+            Value::from(new.prefix.as_str()),
+            Value::from(hash.as_slice()),
+            json(&new.scopes)?,
+            Value::from(new.created_at),
+            Value::from(new.expires_at),
+            Value::from(new.revoked_at),
+            Value::from(new.last_used_at),
+        ];
+        match self.db.run(ADD_KEY, values).await {
+            Err(error) if error.kind() == ErrorKind::AlreadyExists => {
+                let there = self.db.row(KEY, vec![id(new.id)]).await?;
+                let same = match &there {
+                    Some(row) => key(row)?.account_id == new.account_id && row.bytes(9)? == hash,
+                    None => false,
+                };
+                if same { Ok(()) } else { Err(error) }
+            }
+            other => other.map(drop),
+        }
+    }
+
+    async fn keys(&self, account: AccountId) -> Result<Vec<ApiKey>> {
+        self.db.rows(KEYS, vec![id(account)]).await?.iter().map(key).collect()
+    }
+
+    async fn find_key(&self, hash: &KeyHash) -> Result<Option<ApiKey>> {
+        self.db.row(FIND_KEY, values![hash.as_slice()]).await?.as_ref().map(key).transpose()
+    }
+
+    async fn revoke_key(&self, account: AccountId, key: KeyId, at: Timestamp) -> Result<()> {
+        match self.db.run(REVOKE, vec![id(account), id(key), Value::from(at)]).await? {
+            0 => Err(Error::not_found(format!("there is no key {key}"))),
+            _ => Ok(()),
+        }
+    }
+
+    async fn touch_key(&self, account: AccountId, key: KeyId, at: Timestamp) -> Result<()> {
+        match self.db.run(TOUCH, vec![id(account), id(key), Value::from(at)]).await? {
+            0 => Err(Error::not_found(format!("there is no key {key}"))),
+            _ => Ok(()),
+        }
+    }
+}

@@ -1,0 +1,92 @@
+//! Runs of hooks.
+
+use super::{
+    SqlStore,
+    statement::{Sql, statement},
+    value::{Row, Value, id, maybe_id},
+};
+use async_trait::async_trait;
+use seawall_api::{AccountId, HookRunId, SandboxId};
+use seawall_core::{
+    Error, Result,
+    ports::store::{Cursor, HookOutcome, HookRun, HookRuns, Page, Paged},
+};
+
+statement! {
+    BEGIN: ["INSERT INTO hook_runs (id, account_id, kind, template, conversation_id, sandbox_id, began_at, ended_at, error)
+        VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9) ON CONFLICT (id) DO NOTHING"];
+    END: ["UPDATE hook_runs SET error = CASE WHEN ended_at IS NULL THEN $4 ELSE error END, ended_at = COALESCE(ended_at, $3)
+        WHERE id = $2 AND account_id = $1"];
+    LIST: ["SELECT id, kind, template, conversation_id, sandbox_id, began_at, ended_at, error FROM hook_runs
+        WHERE account_id = $1 AND $2 IS NULL AND (began_at, id) < ($3, $4) ORDER BY began_at DESC, id DESC LIMIT $5"];
+    LIST_OF_SANDBOX: ["SELECT id, kind, template, conversation_id, sandbox_id, began_at, ended_at, error FROM hook_runs
+        WHERE account_id = $1 AND sandbox_id = $2 AND (began_at, id) < ($3, $4) ORDER BY began_at DESC, id DESC LIMIT $5"];
+}
+
+fn run(row: &Row) -> Result<HookRun> {
+    let error = row.maybe_text(7)?;
+    Ok(HookRun {
+        id: row.id(0)?,
+        kind: row.text(1)?,
+        template: row.maybe_text(2)?,
+        conversation_id: row.maybe_id(3)?,
+        sandbox_id: row.maybe_id(4)?,
+        began_at: row.time(5)?,
+        outcome: row.maybe_time(6)?.map(|ended_at| HookOutcome { ended_at, error }),
+    })
+}
+
+#[async_trait]
+impl HookRuns for SqlStore {
+    async fn begin(&self, account: AccountId, new: &HookRun) -> Result<()> {
+        let outcome = new.outcome.as_ref();
+        let values = vec![
+            id(new.id),
+            id(account),
+            Value::from(new.kind.as_str()),
+            Value::from(&new.template),
+            maybe_id(new.conversation_id),
+            maybe_id(new.sandbox_id),
+            Value::from(new.began_at),
+            Value::from(outcome.map(|outcome| outcome.ended_at)),
+            Value::from(outcome.and_then(|outcome| outcome.error.as_deref())),
+        ];
+        self.db.run(BEGIN, values).await.map(drop)
+    }
+
+    async fn end(&self, account: AccountId, wanted: HookRunId, outcome: &HookOutcome) -> Result<()> {
+        let values = vec![
+            id(account),
+            id(wanted),
+            Value::from(outcome.ended_at),
+            Value::from(outcome.error.as_deref()),
+        ];
+        match self.db.run(END, values).await? {
+            0 => Err(Error::not_found(format!("there is no run {wanted} of a hook"))),
+            _ => Ok(()),
+        }
+    }
+
+    async fn list(
+        &self,
+        account: AccountId,
+        sandbox: Option<SandboxId>,
+        page: &Page,
+    ) -> Result<Paged<HookRun>> {
+        page.check()?;
+        let after = page.after.unwrap_or(Cursor { key: i64::MAX, id: u128::MAX });
+        let sql: &'static Sql = if sandbox.is_some() { LIST_OF_SANDBOX } else { LIST };
+        let values = vec![
+            id(account),
+            maybe_id(sandbox),
+            Value::from(after.key),
+            Value::from(after.id.to_be_bytes().as_slice()),
+            Value::from(page.limit + 1),
+        ];
+        let runs = self.db.rows(sql, values).await?.iter().map(run).collect::<Result<Vec<_>>>()?;
+        Ok(Paged::cut(runs, page.limit, |run| Cursor {
+            key: run.began_at.as_microsecond(),
+            id: run.id.as_uuid().as_u128(),
+        }))
+    }
+}

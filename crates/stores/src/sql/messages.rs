@@ -1,0 +1,106 @@
+//! Messages in SQL.
+
+use super::{
+    SqlStore,
+    db::Tx,
+    statement::{Sql, statement},
+    value::{Row, Value, id, json},
+};
+use async_trait::async_trait;
+use seawall_api::{AccountId, ConversationId, MessageId, conversation::Message};
+use seawall_core::{
+    Error, Result,
+    ports::store::{Cursor, Direction, Messages, Page, Paged},
+};
+
+statement! {
+    PUT: ["INSERT INTO messages (account_id, conversation_id, created_at, id, revision, content)
+        VALUES ($1, $2, $3, $4, $5, $6) ON CONFLICT (account_id, conversation_id, created_at, id)
+        DO UPDATE SET revision = excluded.revision, content = excluded.content WHERE excluded.revision > messages.revision"];
+    GET: ["SELECT content FROM messages WHERE account_id = $1 AND conversation_id = $2 AND id = $3"];
+    OLDEST_FIRST: ["SELECT content FROM messages WHERE account_id = $1 AND conversation_id = $2 AND (created_at, id) > ($3, $4)
+        ORDER BY created_at, id LIMIT $5"];
+    NEWEST_FIRST: ["SELECT content FROM messages WHERE account_id = $1 AND conversation_id = $2 AND (created_at, id) < ($3, $4)
+        ORDER BY created_at DESC, id DESC LIMIT $5"];
+    DELETE_ALL: ["DELETE FROM messages WHERE account_id = $1 AND conversation_id = $2"];
+}
+
+fn row_of(account: AccountId, message: &Message) -> Result<Vec<Value>> {
+    Ok(vec![
+        id(account),
+        id(message.conversation_id),
+        Value::from(message.created_at),
+        id(message.id),
+        Value::from(message.revision),
+        json(message)?,
+    ])
+}
+
+fn message(row: &Row) -> Result<Message> {
+    row.json(0)
+}
+
+pub async fn put(tx: &mut Tx, account: AccountId, message: &Message) -> Result<()> {
+    tx.run(PUT, row_of(account, message)?).await.map(drop)
+}
+
+#[async_trait]
+impl Messages for SqlStore {
+    async fn put(&self, account: AccountId, messages: &[Message]) -> Result<()> {
+        if let [message] = messages {
+            return self.db.run(PUT, row_of(account, message)?).await.map(drop);
+        }
+        self.db
+            .write((account, messages.to_vec()), |tx, (account, messages)| {
+                Box::pin(async move {
+                    for message in messages {
+                        put(tx, *account, message).await?;
+                    }
+                    Ok(())
+                })
+            })
+            .await
+    }
+
+    async fn get(
+        &self,
+        account: AccountId,
+        conversation: ConversationId,
+        wanted: MessageId,
+    ) -> Result<Message> {
+        let row = self.db.row(GET, vec![id(account), id(conversation), id(wanted)]).await?;
+        message(&row.ok_or_else(|| Error::not_found(format!("there is no message {wanted}")))?)
+    }
+
+    async fn list(
+        &self,
+        account: AccountId,
+        conversation: ConversationId,
+        direction: Direction,
+        page: &Page,
+    ) -> Result<Paged<Message>> {
+        page.check()?;
+        let (sql, beginning): (&'static Sql, _) = match direction {
+            Direction::OldestFirst => (OLDEST_FIRST, Cursor { key: i64::MIN, id: 0 }),
+            Direction::NewestFirst => (NEWEST_FIRST, Cursor { key: i64::MAX, id: u128::MAX }),
+        };
+        let after = page.after.unwrap_or(beginning);
+        let values = vec![
+            id(account),
+            id(conversation),
+            Value::from(after.key),
+            Value::from(after.id.to_be_bytes().as_slice()),
+            Value::from(page.limit + 1),
+        ];
+        let rows = self.db.rows(sql, values).await?;
+        let found = rows.iter().map(message).collect::<Result<Vec<_>>>()?;
+        Ok(Paged::cut(found, page.limit, |message| Cursor {
+            key: message.created_at.as_microsecond(),
+            id: message.id.as_uuid().as_u128(),
+        }))
+    }
+
+    async fn delete_all(&self, account: AccountId, conversation: ConversationId) -> Result<()> {
+        self.db.run(DELETE_ALL, vec![id(account), id(conversation)]).await.map(drop)
+    }
+}

@@ -1,0 +1,94 @@
+//! Bringing a database up to date. Forward only; of several processes at once one does it, and the others wait.
+
+use super::{
+    db::Tx,
+    statement::statement,
+    value::{Value, values},
+};
+use seawall_core::{Error, Result};
+
+/// One step, in both dialects. A step that was ever released never changes.
+struct Migration {
+    name: &'static str,
+    sqlite: &'static str,
+    postgres: &'static str,
+}
+
+macro_rules! migration {
+    ($name:literal) => {
+        Migration {
+            name: $name,
+            sqlite: include_str!(concat!("../../migrations/sqlite/", $name, ".sql")),
+            postgres: include_str!(concat!("../../migrations/postgres/", $name, ".sql")),
+        }
+    };
+}
+
+/// The first is version 1.
+const MIGRATIONS: &[Migration] = &[migration!("0001_first")];
+
+/// What was done.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Migrated {
+    pub from: u64,
+    pub to: u64,
+}
+
+/// The version that this program makes and knows.
+pub fn newest_version() -> u64 {
+    MIGRATIONS.len() as u64
+}
+
+const VERSIONS: &str = "CREATE TABLE IF NOT EXISTS schema_versions (
+    version BIGINT PRIMARY KEY, name TEXT NOT NULL, applied_at BIGINT NOT NULL)";
+/// Any number that nobody else takes.
+const LOCK: &str = "SELECT pg_advisory_xact_lock(7305788392814)";
+
+statement! {
+    VERSION: ["SELECT CAST(COALESCE(MAX(version), 0) AS BIGINT) FROM schema_versions"];
+    APPLIED: ["INSERT INTO schema_versions (version, name, applied_at) VALUES ($1, $2, ", NOW, ")"];
+}
+
+pub async fn sqlite(tx: &mut Tx) -> Result<Migrated> {
+    tx.raw("BEGIN IMMEDIATE").await?;
+    finish(tx, |migration| migration.sqlite).await
+}
+
+pub async fn postgres(tx: &mut Tx) -> Result<Migrated> {
+    tx.raw("BEGIN").await?;
+    tx.raw(LOCK).await?;
+    finish(tx, |migration| migration.postgres).await
+}
+
+async fn finish(tx: &mut Tx, text: fn(&Migration) -> &'static str) -> Result<Migrated> {
+    match apply(tx, text).await {
+        Ok(done) => {
+            tx.raw("COMMIT").await?;
+            Ok(done)
+        }
+        Err(error) => {
+            tx.raw("ROLLBACK").await?;
+            Err(error)
+        }
+    }
+}
+
+async fn apply(tx: &mut Tx, text: fn(&Migration) -> &'static str) -> Result<Migrated> {
+    tx.raw(VERSIONS).await?;
+    let from = match tx.row(VERSION, Vec::<Value>::new()).await? {
+        Some(row) => row.count(0)?,
+        None => 0,
+    };
+    let newest = newest_version();
+    if from > newest {
+        return Err(Error::conflict(format!(
+            "the database has version {from}, and this seawall knows {newest}: it was used by a newer one; use that, or restore a backup"
+        )));
+    }
+    for (version, migration) in (1..).zip(MIGRATIONS).skip(from as usize) {
+        tx.raw(text(migration)).await?;
+        tx.run(APPLIED, values![version as u64, migration.name]).await?;
+        tracing::info!(version, name = migration.name, "database brought up to date");
+    }
+    Ok(Migrated { from, to: newest })
+}

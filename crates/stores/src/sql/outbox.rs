@@ -1,0 +1,106 @@
+//! The outbox.
+
+use super::{
+    SqlStore,
+    db::Tx,
+    statement::statement,
+    value::{Row, Value, id, json, maybe_id, micros, values},
+};
+use async_trait::async_trait;
+use jiff::Timestamp;
+use seawall_api::ConversationId;
+use seawall_core::{
+    Result,
+    ports::store::{Delivery, Outbox, OutboxEntry, Task},
+};
+use std::time::Duration;
+
+statement! {
+    ADD_NOW: ["INSERT INTO outbox (conversation_id, task, due) VALUES ($1, $2, ", NOW, ") RETURNING id"];
+    ADD: ["INSERT INTO outbox (conversation_id, task, due) VALUES ($1, $2, $3) RETURNING id"];
+    // After what is on its way: taken entries are due when they are free again.
+    ADD_AFTER: ["INSERT INTO outbox (conversation_id, task, due)
+        SELECT $1, $2, ", GREATEST, "(", NOW, ", COALESCE(MAX(due), 0)) FROM outbox WHERE conversation_id = $1"];
+    FORGET: ["DELETE FROM outbox WHERE conversation_id = $1 AND task <> $2"];
+    TAKE: ["UPDATE outbox SET due = ", NOW, " + $2, receipt = $3, attempts = attempts + 1
+        WHERE id IN (SELECT id FROM outbox WHERE due <= ", NOW, " ORDER BY due, id LIMIT $1", SKIP_LOCKED, ")
+        RETURNING id, task, attempts, last_error"];
+    DONE: ["DELETE FROM outbox WHERE id = $1 AND receipt = $2"];
+    FAILED: ["UPDATE outbox SET due = ", NOW, " + $3, last_error = $4, receipt = 0 WHERE id = $1 AND receipt = $2"];
+    WAITING: ["SELECT CAST(COUNT(*) AS BIGINT), MIN(due) FROM outbox"];
+}
+
+pub async fn add(tx: &mut Tx, conversation: Option<ConversationId>, task: &Task) -> Result<u64> {
+    let row = tx.row(ADD_NOW, vec![maybe_id(conversation), json(task)?]).await?;
+    row.map_or(Ok(0), |row| row.count(0))
+}
+
+/// Instead of everything that waits for a conversation, and after what of that is just being done.
+pub async fn replace(tx: &mut Tx, conversation: ConversationId, task: &Task) -> Result<()> {
+    let values = || -> Result<Vec<Value>> { Ok(vec![id(conversation), json(task)?]) };
+    tx.run(ADD_AFTER, values()?).await?;
+    tx.run(FORGET, values()?).await.map(drop)
+}
+
+fn delivery(row: &Row, receipt: u64) -> Result<Delivery> {
+    let entry = OutboxEntry {
+        id: row.count(0)?,
+        task: row.json(1)?,
+        attempts: u32::try_from(row.count(2)?).unwrap_or(u32::MAX),
+        last_error: row.maybe_text(3)?,
+    };
+    Ok(Delivery { entry, receipt })
+}
+
+/// What nobody else has. Not zero, and not below it.
+pub fn receipt() -> u64 {
+    (uuid::Uuid::now_v7().as_u128() as u64 >> 1).max(1)
+}
+
+async fn take(tx: &mut Tx, (limit, time, receipt): &(u32, u64, u64)) -> Result<Vec<Delivery>> {
+    let rows = tx.rows(TAKE, values![*limit, *time, *receipt]).await?;
+    let mut taken = rows.iter().map(|row| delivery(row, *receipt)).collect::<Result<Vec<_>>>()?;
+    taken.sort_by_key(|delivery| delivery.entry.id);
+    Ok(taken)
+}
+
+#[async_trait]
+impl Outbox for SqlStore {
+    async fn add(&self, task: &Task, due: Timestamp) -> Result<u64> {
+        let conversation = match task {
+            Task::PutMessage { message, .. } => Some(message.conversation_id),
+            Task::DeleteMessages { conversation, .. } => Some(*conversation),
+            Task::Webhook { .. } => None,
+        };
+        let values = vec![maybe_id(conversation), json(task)?, Value::from(due)];
+        self.db
+            .write(values, |tx, values| {
+                Box::pin(async move {
+                    let row = tx.row(ADD, values.clone()).await?;
+                    row.map_or(Ok(0), |row| row.count(0))
+                })
+            })
+            .await
+    }
+
+    async fn take(&self, limit: u32, time: Duration) -> Result<Vec<Delivery>> {
+        let args = (limit, micros(time), receipt());
+        self.db.write(args, |tx, args| Box::pin(take(tx, args))).await
+    }
+
+    async fn done(&self, delivery: &Delivery) -> Result<bool> {
+        Ok(self.db.run(DONE, values![delivery.entry.id, delivery.receipt]).await? == 1)
+    }
+
+    async fn failed(&self, delivery: &Delivery, error: &str, again_in: Duration) -> Result<bool> {
+        let values = values![delivery.entry.id, delivery.receipt, micros(again_in), error];
+        Ok(self.db.run(FAILED, values).await? == 1)
+    }
+
+    async fn waiting(&self) -> Result<(u64, Option<Timestamp>)> {
+        match self.db.row(WAITING, Vec::new()).await? {
+            Some(row) => Ok((row.count(0)?, row.maybe_time(1)?)),
+            None => Ok((0, None)),
+        }
+    }
+}

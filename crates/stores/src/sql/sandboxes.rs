@@ -1,0 +1,268 @@
+//! Rows of sandboxes.
+
+use super::{
+    SqlStore,
+    db::Tx,
+    statement::{Sql, statement},
+    value::{Row, Value, id, json},
+};
+use async_trait::async_trait;
+use jiff::Timestamp;
+use seawall_api::{AccountId, ErrorKind, SandboxId};
+use seawall_core::{
+    Error, Result,
+    ports::store::{Cursor, Page, Paged, SandboxFilter, SandboxRow, SandboxRows},
+};
+use serde_json::{Map, Value as Json};
+
+macro_rules! with_lists {
+    ([$($name:ident $condition:literal $order:literal $after:literal;)+] $($rest:tt)*) => {
+        statement! {
+            $($name: [
+                "SELECT id, account_id, name, provider, node, template, spec, state, reason, removing, unsynced, metadata,
+                    created_at, started_at, last_used_at, version FROM sandboxes WHERE ",
+                $condition, $after, " ORDER BY ", $order, " LIMIT $5"
+            ];)+
+            $($rest)*
+        }
+    };
+}
+
+with_lists! {
+    [
+        ALL_OF_ACCOUNT "account_id = $1 AND ($2 IS NULL OR state = $2)" "created_at DESC, id DESC" " AND (created_at, id) < ($3, $4)";
+        BY_STATE "account_id = $1 AND state = $2" "created_at DESC, id DESC" " AND (created_at, id) < ($3, $4)";
+        BY_NAME "account_id = $1 AND name = $2" "created_at DESC, id DESC" " AND (created_at, id) < ($3, $4)";
+        OF_NODE "node = $1 AND $2 = 0" "created_at, id" " AND (created_at, id) > ($3, $4)";
+        OF_NO_NODE "node IS NULL AND $1 = 0 AND $2 = 0" "created_at, id" " AND (created_at, id) > ($3, $4)";
+    ]
+    INSERT: ["INSERT INTO sandboxes (id, account_id, name, provider, node, template, spec, state, reason, removing, unsynced, metadata,
+        created_at, started_at, last_used_at, version) VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, 1)"];
+    GET: ["SELECT id, account_id, name, provider, node, template, spec, state, reason, removing, unsynced, metadata,
+        created_at, started_at, last_used_at, version FROM sandboxes WHERE id = $2 AND account_id = $1"];
+    LOCK: ["SELECT id, account_id, name, provider, node, template, spec, state, reason, removing, unsynced, metadata,
+        created_at, started_at, last_used_at, version FROM sandboxes WHERE id = $2 AND account_id = $1", FOR_UPDATE];
+    TAKEN: ["SELECT account_id FROM sandboxes WHERE id = $1"];
+    UPDATE: ["UPDATE sandboxes SET name = $3, provider = $4, node = $5, template = $6, spec = $7, state = $8, reason = $9, removing = $10,
+        unsynced = $11, started_at = $12, last_used_at = ", GREATEST, "(last_used_at, $13), version = version + 1
+        WHERE id = $2 AND account_id = $1"];
+    SET_METADATA: ["UPDATE sandboxes SET metadata = $3, version = version + 1 WHERE id = $2 AND account_id = $1"];
+    TOUCH: ["UPDATE sandboxes SET last_used_at = ", GREATEST, "(last_used_at, $3) WHERE id = $2 AND account_id = $1"];
+    REMOVE: ["DELETE FROM sandboxes WHERE id = $2 AND account_id = $1"];
+}
+
+fn sandbox(row: &Row) -> Result<SandboxRow> {
+    let word = |index| -> Result<Option<Json>> { Ok(row.maybe_text(index)?.map(Json::String)) };
+    let broken = |error| Error::internal("a row of a sandbox is damaged").with_source(error);
+    Ok(SandboxRow {
+        id: row.id(0)?,
+        account_id: row.id(1)?,
+        name: row.maybe_text(2)?,
+        provider: row.text(3)?,
+        node: row.maybe_text(4)?,
+        template: row.maybe_text(5)?,
+        spec: row.json(6)?,
+        state: serde_json::from_value(Json::String(row.text(7)?)).map_err(broken)?,
+        reason: word(8)?.map(serde_json::from_value).transpose().map_err(broken)?,
+        removing: word(9)?.map(serde_json::from_value).transpose().map_err(broken)?,
+        unsynced: row.flag(10)?,
+        metadata: row.json(11)?,
+        created_at: row.time(12)?,
+        started_at: row.maybe_time(13)?,
+        last_used_at: row.time(14)?,
+        version: row.count(15)?,
+    })
+}
+
+/// As one word, and not as JSON: people read these columns.
+fn word(value: &impl serde::Serialize) -> Result<Value> {
+    match serde_json::to_value(value) {
+        Ok(Json::String(text)) => Ok(Value::Text(Some(text))),
+        Ok(Json::Null) => Ok(Value::Text(None)),
+        other => Err(Error::internal(format!("{other:?} is not one word"))),
+    }
+}
+
+fn no_sandbox(id: SandboxId) -> Error {
+    Error::not_found(format!("there is no sandbox {id}"))
+}
+
+async fn locked(tx: &mut Tx, account: AccountId, wanted: SandboxId) -> Result<SandboxRow> {
+    let row = tx.row(LOCK, vec![id(account), id(wanted)]).await?;
+    sandbox(&row.ok_or_else(|| no_sandbox(wanted))?)
+}
+
+fn name_taken(error: Error, row: &SandboxRow) -> Error {
+    match (error.kind(), &row.name) {
+        (ErrorKind::AlreadyExists, Some(name)) => {
+            Error::conflict(format!("another sandbox is called `{name}`"))
+        }
+        _ => error,
+    }
+}
+
+async fn insert(tx: &mut Tx, new: &SandboxRow) -> Result<SandboxRow> {
+    if tx.row(TAKEN, vec![id(new.id)]).await?.is_some() {
+        let message = format!("sandbox {} exists already", new.id);
+        return Err(Error::new(ErrorKind::AlreadyExists, message));
+    }
+    let values = vec![
+        id(new.id),
+        id(new.account_id),
+        Value::from(&new.name),
+        Value::from(new.provider.as_str()),
+        Value::from(&new.node),
+        Value::from(&new.template),
+        json(&new.spec)?,
+        word(&new.state)?,
+        word(&new.reason)?,
+        word(&new.removing)?,
+        Value::from(new.unsynced),
+        json(&new.metadata)?,
+        Value::from(new.created_at),
+        Value::from(new.started_at),
+        Value::from(new.last_used_at),
+    ];
+    tx.run(INSERT, values).await.map_err(|error| name_taken(error, new))?;
+    locked(tx, new.account_id, new.id).await
+}
+
+async fn update(tx: &mut Tx, new: &SandboxRow) -> Result<SandboxRow> {
+    let there = locked(tx, new.account_id, new.id).await?;
+    // Done already, by a call whose answer was lost.
+    let done = SandboxRow {
+        version: new.version + 1,
+        metadata: there.metadata.clone(),
+        created_at: there.created_at,
+        last_used_at: there.last_used_at.max(new.last_used_at),
+        ..new.clone()
+    };
+    if there == done {
+        return Ok(there);
+    }
+    if there.version != new.version {
+        let message = format!("sandbox {} was changed by somebody else meanwhile", new.id);
+        return Err(Error::conflict(message));
+    }
+    let values = vec![
+        id(new.account_id),
+        id(new.id),
+        Value::from(&new.name),
+        Value::from(new.provider.as_str()),
+        Value::from(&new.node),
+        Value::from(&new.template),
+        json(&new.spec)?,
+        word(&new.state)?,
+        word(&new.reason)?,
+        word(&new.removing)?,
+        Value::from(new.unsynced),
+        Value::from(new.started_at),
+        Value::from(new.last_used_at),
+    ];
+    tx.run(UPDATE, values).await.map_err(|error| name_taken(error, new))?;
+    locked(tx, new.account_id, new.id).await
+}
+
+async fn merge(tx: &mut Tx, args: &(AccountId, SandboxId, Map<String, Json>)) -> Result<SandboxRow> {
+    let (account, wanted, changes) = args;
+    let mut metadata = locked(tx, *account, *wanted).await?.metadata;
+    for (key, value) in changes {
+        match value {
+            Json::Null => drop(metadata.remove(key)),
+            value => drop(metadata.insert(key.clone(), value.clone())),
+        }
+    }
+    tx.run(SET_METADATA, vec![id(*account), id(*wanted), json(&metadata)?]).await?;
+    locked(tx, *account, *wanted).await
+}
+
+impl SqlStore {
+    async fn listed(
+        &self,
+        sql: &'static Sql,
+        [first, second]: [Value; 2],
+        beginning: Cursor,
+        page: &Page,
+    ) -> Result<Paged<SandboxRow>> {
+        page.check()?;
+        let after = page.after.unwrap_or(beginning);
+        let values = vec![
+            first,
+            second,
+            Value::from(after.key),
+            Value::from(after.id.to_be_bytes().as_slice()),
+            Value::from(page.limit + 1),
+        ];
+        let rows = self.db.rows(sql, values).await?;
+        let found = rows.iter().map(sandbox).collect::<Result<Vec<_>>>()?;
+        Ok(Paged::cut(found, page.limit, |row| Cursor {
+            key: row.created_at.as_microsecond(),
+            id: row.id.as_uuid().as_u128(),
+        }))
+    }
+}
+
+#[async_trait]
+impl SandboxRows for SqlStore {
+    async fn insert(&self, row: &SandboxRow) -> Result<SandboxRow> {
+        self.db.write(row.clone(), |tx, row| Box::pin(insert(tx, row))).await
+    }
+
+    async fn get(&self, account: AccountId, wanted: SandboxId) -> Result<SandboxRow> {
+        let row = self.db.row(GET, vec![id(account), id(wanted)]).await?;
+        sandbox(&row.ok_or_else(|| no_sandbox(wanted))?)
+    }
+
+    async fn list(
+        &self,
+        account: AccountId,
+        filter: &SandboxFilter,
+        page: &Page,
+    ) -> Result<Paged<SandboxRow>> {
+        let beginning = Cursor { key: i64::MAX, id: u128::MAX };
+        let state = filter.state.map(|state| state.as_str());
+        let (sql, second): (&'static Sql, _) = match (&filter.name, state) {
+            (Some(_), _) => (BY_NAME, Value::from(&filter.name)),
+            (None, Some(_)) => (BY_STATE, Value::from(state)),
+            (None, None) => (ALL_OF_ACCOUNT, Value::Text(None)),
+        };
+        let mut found = self.listed(sql, [id(account), second], beginning, page).await?;
+        // A name has one row at the most.
+        found.items.retain(|row| filter.state.is_none_or(|state| row.state == state));
+        Ok(found)
+    }
+
+    async fn update(&self, row: &SandboxRow) -> Result<SandboxRow> {
+        self.db.write(row.clone(), |tx, row| Box::pin(update(tx, row))).await
+    }
+
+    async fn merge_metadata(
+        &self,
+        account: AccountId,
+        wanted: SandboxId,
+        changes: &Map<String, Json>,
+    ) -> Result<SandboxRow> {
+        let args = (account, wanted, changes.clone());
+        self.db.write(args, |tx, args| Box::pin(merge(tx, args))).await
+    }
+
+    async fn touch(&self, account: AccountId, wanted: SandboxId, at: Timestamp) -> Result<()> {
+        match self.db.run(TOUCH, vec![id(account), id(wanted), Value::from(at)]).await? {
+            0 => Err(no_sandbox(wanted)),
+            _ => Ok(()),
+        }
+    }
+
+    async fn remove(&self, account: AccountId, wanted: SandboxId) -> Result<()> {
+        self.db.run(REMOVE, vec![id(account), id(wanted)]).await.map(drop)
+    }
+
+    async fn of_node(&self, node: Option<&str>, page: &Page) -> Result<Paged<SandboxRow>> {
+        let beginning = Cursor { key: i64::MIN, id: 0 };
+        let zero = || Value::from(0_i64);
+        match node {
+            Some(node) => self.listed(OF_NODE, [Value::from(node), zero()], beginning, page).await,
+            None => self.listed(OF_NO_NODE, [zero(), zero()], beginning, page).await,
+        }
+    }
+}

@@ -1,0 +1,170 @@
+//! SQLite: one file, one writer, many readers.
+//!
+//! **Group commit.** All writes of this process go to one task with one connection. It begins a transaction, runs
+//! whatever waits, each in a savepoint of its own, commits once, and only then answers them all. A commit waits for
+//! the disk, so sixteen writers together wait once instead of sixteen times.
+
+use super::{
+    db::{Tx, Work, sqlite_rows},
+    errors::from_sqlx,
+    migrate,
+    statement::Sql,
+    value::{Row, Value},
+};
+use futures::future::BoxFuture;
+use seawall_core::{Error, Result};
+use sqlx::{
+    ConnectOptions as _, Connection as _,
+    sqlite::{SqliteConnectOptions, SqliteJournalMode, SqlitePool, SqlitePoolOptions, SqliteSynchronous},
+};
+use std::{
+    path::{Path, PathBuf},
+    time::Duration,
+};
+use tokio::sync::{mpsc, oneshot};
+
+/// How long to wait for another process that writes.
+const PATIENCE: Duration = Duration::from_secs(20);
+const READERS: u32 = 4;
+/// Writes of one commit, at the most.
+const BATCH: usize = 128;
+/// Writes that may wait.
+const WAITING: usize = 1024;
+
+#[derive(Debug, Clone)]
+pub struct Sqlite {
+    path: PathBuf,
+    readers: SqlitePool,
+    writer: mpsc::Sender<Job>,
+}
+
+/// Runs in the transaction, and answers when that has ended.
+type Job = Box<dyn for<'t> FnOnce(&'t mut Tx) -> BoxFuture<'t, (bool, Answer)> + Send>;
+type Answer = Box<dyn FnOnce(Option<&Error>) + Send>;
+
+impl Sqlite {
+    /// Opens the file, makes it where it is missing, and brings it up to date.
+    pub async fn open(path: &Path) -> Result<Sqlite> {
+        let writing = options(path).create_if_missing(true);
+        let connection = writing.connect().await.map_err(|error| cannot_open(path, error))?;
+        let mut tx = Tx::Sqlite(Box::new(connection));
+        migrate::sqlite(&mut tx).await?;
+        let readers = SqlitePoolOptions::new()
+            .max_connections(READERS)
+            .connect_lazy_with(options(path).read_only(true));
+        let (writer, jobs) = mpsc::channel(WAITING);
+        tokio::spawn(write_all(tx, jobs));
+        Ok(Sqlite { path: path.to_owned(), readers, writer })
+    }
+
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    pub(super) async fn rows(&self, sql: &'static Sql, values: Vec<Value>) -> Result<Vec<Row>> {
+        let mut connection = self.readers.acquire().await.map_err(from_sqlx)?;
+        sqlite_rows(&mut connection, sql.sqlite, values).await.map_err(from_sqlx)
+    }
+
+    pub(super) async fn run(&self, sql: &'static Sql, values: Vec<Value>) -> Result<u64> {
+        self.write(values, move |tx, values| Box::pin(tx.run(sql, values.clone()))).await
+    }
+
+    pub(super) async fn write<A, T>(&self, args: A, work: impl Work<A, T>) -> Result<T>
+    where
+        A: Send + Sync + 'static,
+        T: Send + 'static,
+    {
+        let (send, receive) = oneshot::channel();
+        let job: Job = Box::new(move |tx| {
+            Box::pin(async move {
+                let done = work(tx, &args).await;
+                let keep = done.is_ok();
+                let answer: Answer = Box::new(move |failed| {
+                    // Whoever asked may be gone.
+                    let _ = send.send(match failed {
+                        Some(error) => Err(Error::new(error.kind(), error.chain())),
+                        None => done,
+                    });
+                });
+                (keep, answer)
+            })
+        });
+        let closed = || Error::unavailable("the database was closed");
+        self.writer.send(job).await.map_err(|_| closed())?;
+        receive.await.map_err(|_| closed())?
+    }
+
+    /// A whole copy of the database as it is now, while it is used.
+    pub async fn backup(&self, to: &Path) -> Result<()> {
+        let text =
+            to.to_str().ok_or_else(|| Error::invalid("the name of a backup has to be UTF-8"))?.to_owned();
+        let mut connection = self.readers.acquire().await.map_err(from_sqlx)?;
+        sqlx::query("VACUUM INTO $1").bind(text).execute(&mut *connection).await.map_err(from_sqlx)?;
+        let synced = std::fs::File::open(to).and_then(|file| file.sync_all());
+        synced.map_err(|error| Error::internal("the backup was not synced").with_source(error))
+    }
+}
+
+fn options(path: &Path) -> SqliteConnectOptions {
+    SqliteConnectOptions::new()
+        .filename(path)
+        .journal_mode(SqliteJournalMode::Wal)
+        .synchronous(SqliteSynchronous::Full)
+        .busy_timeout(PATIENCE)
+        .foreign_keys(true)
+        .disable_statement_logging()
+}
+
+fn cannot_open(path: &Path, error: sqlx::Error) -> Error {
+    let found = from_sqlx(error);
+    Error::new(found.kind(), format!("the database {} cannot be opened", path.display())).with_source(found)
+}
+
+/// Until nobody can write any more.
+async fn write_all(mut tx: Tx, mut jobs: mpsc::Receiver<Job>) {
+    let mut batch = Vec::with_capacity(BATCH);
+    while jobs.recv_many(&mut batch, BATCH).await > 0 {
+        commit(&mut tx, std::mem::take(&mut batch), &mut jobs).await;
+    }
+    if let Tx::Sqlite(connection) = tx {
+        let _ = connection.close().await;
+    }
+}
+
+/// Runs them, and whatever comes meanwhile, in one transaction.
+async fn commit(tx: &mut Tx, batch: Vec<Job>, jobs: &mut mpsc::Receiver<Job>) {
+    let mut answers = Vec::new();
+    let outcome = async {
+        // Immediate: one that begins as a reader may be refused when it writes.
+        tx.raw("BEGIN IMMEDIATE").await?;
+        for job in batch {
+            answers.push(run(tx, job).await?);
+        }
+        while answers.len() < BATCH
+            && let Ok(job) = jobs.try_recv()
+        {
+            answers.push(run(tx, job).await?);
+        }
+        tx.raw("COMMIT").await
+    };
+    let failed = outcome.await.err();
+    if let Some(error) = &failed {
+        tracing::warn!(error = %error.chain(), "a commit failed");
+        // Where nothing was begun there is nothing to undo.
+        let _ = tx.raw("ROLLBACK").await;
+    }
+    for answer in answers {
+        answer(failed.as_ref());
+    }
+}
+
+async fn run(tx: &mut Tx, job: Job) -> Result<Answer> {
+    tx.raw("SAVEPOINT one").await?;
+    let (keep, answer) = job(tx).await;
+    match keep {
+        true => tx.raw("RELEASE one").await?,
+        false => tx.raw("ROLLBACK TO one; RELEASE one").await?,
+    }
+    Ok(answer)
+}

@@ -1,0 +1,64 @@
+//! Statements: the same text for both databases, but for a few words.
+
+/// One statement in both dialects. Parameters are `$1`, `$2` …
+#[derive(Debug)]
+pub struct Sql {
+    pub name: &'static str,
+    pub sqlite: &'static str,
+    pub postgres: &'static str,
+}
+
+/// The words that differ.
+macro_rules! word {
+    // Microseconds, by the database's own clock.
+    (sqlite NOW) => {
+        "CAST(unixepoch('subsec') * 1000000 AS INTEGER)"
+    };
+    (postgres NOW) => {
+        "CAST(EXTRACT(EPOCH FROM clock_timestamp()) * 1000000 AS BIGINT)"
+    };
+    // Others wait until this transaction has ended. SQLite has one writer at a time anyway.
+    (sqlite FOR_UPDATE) => {
+        ""
+    };
+    (postgres FOR_UPDATE) => {
+        " FOR UPDATE"
+    };
+    (sqlite SKIP_LOCKED) => {
+        ""
+    };
+    (postgres SKIP_LOCKED) => {
+        " FOR UPDATE SKIP LOCKED"
+    };
+    (sqlite GREATEST) => {
+        "MAX"
+    };
+    (postgres GREATEST) => {
+        "GREATEST"
+    };
+    (sqlite LEAST) => {
+        "MIN"
+    };
+    (postgres LEAST) => {
+        "LEAST"
+    };
+    ($dialect:ident $text:literal) => {
+        $text
+    };
+}
+
+/// Names statements, and lists them all.
+macro_rules! statement {
+    ($($name:ident: [$($part:tt),+ $(,)?];)+) => {
+        $(
+            const $name: &$crate::sql::statement::Sql = &$crate::sql::statement::Sql {
+                name: concat!(module_path!(), "::", stringify!($name)),
+                sqlite: concat!($($crate::sql::statement::word!(sqlite $part)),+),
+                postgres: concat!($($crate::sql::statement::word!(postgres $part)),+),
+            };
+        )+
+        pub(super) const ALL: &[&$crate::sql::statement::Sql] = &[$($name),+];
+    };
+}
+
+pub(crate) use {statement, word};

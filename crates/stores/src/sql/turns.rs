@@ -1,0 +1,315 @@
+//! Turns and the ledger.
+
+use super::{
+    SqlStore,
+    conversations::lock,
+    db::Tx,
+    leases, messages, outbox,
+    statement::statement,
+    value::{Row, Value, id, maybe_id, values},
+};
+use async_trait::async_trait;
+use bytes::Bytes;
+use seawall_api::{
+    AccountId, ConversationId, ErrorKind, TurnId,
+    conversation::{Conversation, Message, Turn, TurnState, Usage},
+};
+use seawall_core::{
+    Error, Result,
+    ports::store::{BeginTurn, Cursor, EndTurn, Fence, Page, Paged, Task, TurnEvent, Turns},
+};
+
+statement! {
+    GET: ["SELECT t.id, t.conversation_id, t.sandbox_id, t.template, t.number, t.state, t.error, t.prompt_id, t.answer_id,
+        t.output_offset, t.events, t.created_at, t.ended_at, t.account_id, u.input_tokens, u.output_tokens, u.cache_tokens
+        FROM turns t LEFT JOIN turn_usage u ON u.turn_id = t.id WHERE t.id = $2 AND t.account_id = $1"];
+    LOCK: ["SELECT conversation_id, state, events FROM turns WHERE id = $2 AND account_id = $1", FOR_UPDATE];
+    LAST_NUMBER: ["SELECT CAST(COALESCE(MAX(number), 0) AS BIGINT) FROM turns WHERE conversation_id = $1"];
+    INSERT: ["INSERT INTO turns (id, account_id, conversation_id, sandbox_id, template, number, state, prompt_id, answer_id, created_at)
+        VALUES ($1, $2, $3, $4, $5, $6, 'running', $7, $8, $9)"];
+    COUNT_MESSAGE: ["UPDATE conversations SET messages_exchanged = messages_exchanged + 1, updated_at = ", GREATEST, "(updated_at, $3)
+        WHERE id = $2 AND account_id = $1"];
+    END: ["UPDATE turns SET state = $3, error = $4, ended_at = $5 WHERE id = $2 AND account_id = $1"];
+    ADD_USAGE: ["INSERT INTO turn_usage (turn_id, account_id, conversation_id, input_tokens, output_tokens, cache_tokens, answered, created_at)
+        VALUES ($1, $2, $3, $4, $5, $6, $7, $8) ON CONFLICT (turn_id) DO NOTHING"];
+    ADD_TOTALS: ["UPDATE conversations SET input_tokens = input_tokens + $3, output_tokens = output_tokens + $4,
+        cache_tokens = cache_tokens + $5, messages_exchanged = messages_exchanged + $6, updated_at = ", GREATEST, "(updated_at, $7)
+        WHERE id = $2 AND account_id = $1"];
+    LIST: ["SELECT t.id, t.conversation_id, t.sandbox_id, t.template, t.number, t.state, t.error, t.prompt_id, t.answer_id,
+        t.output_offset, t.events, t.created_at, t.ended_at, t.account_id, u.input_tokens, u.output_tokens, u.cache_tokens
+        FROM turns t LEFT JOIN turn_usage u ON u.turn_id = t.id
+        WHERE t.conversation_id = $2 AND t.account_id = $1 AND t.number < $3 ORDER BY t.number DESC LIMIT $4"];
+    ADD_EVENT: ["INSERT INTO turn_events (turn_id, number, data) VALUES ($1, $2, $3)"];
+    SET_EVENTS: ["UPDATE turns SET events = $3, output_offset = ", GREATEST, "(output_offset, $4) WHERE id = $2 AND account_id = $1"];
+    EVENTS: ["SELECT e.number, e.data FROM turn_events e WHERE e.turn_id = $2 AND e.number >= $3
+        AND EXISTS (SELECT 1 FROM turns t WHERE t.id = $2 AND t.account_id = $1) ORDER BY e.number LIMIT $4"];
+    RUNNING: ["SELECT t.id, t.conversation_id, t.sandbox_id, t.template, t.number, t.state, t.error, t.prompt_id, t.answer_id,
+        t.output_offset, t.events, t.created_at, t.ended_at, t.account_id, u.input_tokens, u.output_tokens, u.cache_tokens
+        FROM turns t LEFT JOIN turn_usage u ON u.turn_id = t.id WHERE t.state = 'running' ORDER BY t.created_at, t.id LIMIT $1"];
+}
+
+fn turn(row: &Row) -> Result<Turn> {
+    let usage = match row.maybe_int(14)? {
+        Some(_) => Some(Usage {
+            input_tokens: row.count(14)?,
+            output_tokens: row.count(15)?,
+            cache_tokens: row.count(16)?,
+        }),
+        None => None,
+    };
+    Ok(Turn {
+        id: row.id(0)?,
+        conversation_id: row.id(1)?,
+        sandbox_id: row.maybe_id(2)?,
+        template: row.maybe_text(3)?,
+        number: row.count(4)?,
+        state: row.word(5)?,
+        error: row.maybe_text(6)?,
+        prompt_id: row.id(7)?,
+        answer_id: row.id(8)?,
+        usage,
+        output_offset: row.count(9)?,
+        events: row.count(10)?,
+        created_at: row.time(11)?,
+        ended_at: row.maybe_time(12)?,
+    })
+}
+
+fn no_turn(turn: TurnId) -> Error {
+    Error::not_found(format!("there is no turn {turn}"))
+}
+
+/// What a transaction of a turn is about.
+struct Args<T> {
+    account: AccountId,
+    fence: Option<Fence>,
+    messages_here: bool,
+    what: T,
+}
+
+impl<T> Args<T> {
+    /// A message into its table, or on its way to its store.
+    async fn store(&self, tx: &mut Tx, message: &Message) -> Result<()> {
+        match self.messages_here {
+            true => messages::put(tx, self.account, message).await,
+            false => {
+                let task = Task::PutMessage { account: self.account, message: Box::new(message.clone()) };
+                outbox::add(tx, Some(message.conversation_id), &task).await.map(drop)
+            }
+        }
+    }
+}
+
+async fn begin(tx: &mut Tx, args: &Args<BeginTurn>) -> Result<Turn> {
+    let (account, new) = (args.account, &args.what);
+    let key = || vec![id(account), id(new.id)];
+    leases::check(tx, args.fence.as_ref()).await?;
+    // Turns of one conversation come one after the other from here on.
+    lock(tx, account, new.conversation_id).await?;
+    if let Some(there) = tx.row(GET, key()).await? {
+        return same_turn(new, turn(&there)?);
+    }
+    let last = tx.row(LAST_NUMBER, vec![id(new.conversation_id)]).await?;
+    let number = last.map_or(Ok(0), |row| row.count(0))? + 1;
+    let values = vec![
+        id(new.id),
+        id(account),
+        id(new.conversation_id),
+        maybe_id(new.sandbox_id),
+        Value::from(&new.template),
+        Value::from(number),
+        id(new.prompt.id),
+        id(new.answer_id),
+        Value::from(new.created_at),
+    ];
+    match tx.run(INSERT, values).await {
+        Err(error) if error.kind() == ErrorKind::AlreadyExists => {
+            return Err(Error::conflict(
+                "a turn of this conversation, or with its sandbox, runs: wait for it, or cancel it",
+            ));
+        }
+        other => other.map(drop)?,
+    }
+    let counted = vec![id(account), id(new.conversation_id), Value::from(new.created_at)];
+    tx.run(COUNT_MESSAGE, counted).await?;
+    args.store(tx, &new.prompt).await?;
+    let made = tx.row(GET, key()).await?;
+    turn(&made.ok_or_else(|| no_turn(new.id))?)
+}
+
+fn same_turn(new: &BeginTurn, there: Turn) -> Result<Turn> {
+    let same = (there.conversation_id, there.prompt_id) == (new.conversation_id, new.prompt.id);
+    match same {
+        true => Ok(there),
+        false => Err(Error::conflict(format!("turn {} exists with another prompt", new.id))),
+    }
+}
+
+async fn end(tx: &mut Tx, args: &Args<EndTurn>) -> Result<Conversation> {
+    let (account, end) = (args.account, &args.what);
+    let key = || vec![id(account), id(end.id)];
+    leases::check(tx, args.fence.as_ref()).await?;
+    let row = tx.row(LOCK, key()).await?.ok_or_else(|| no_turn(end.id))?;
+    let conversation: ConversationId = row.id(0)?;
+    let usage = vec![
+        id(end.id),
+        id(account),
+        id(conversation),
+        Value::from(end.usage.input_tokens),
+        Value::from(end.usage.output_tokens),
+        Value::from(end.usage.cache_tokens),
+        Value::from(end.answer.is_some()),
+        Value::from(end.ended_at),
+    ];
+    if tx.run(ADD_USAGE, usage).await? == 1 {
+        let totals = vec![
+            id(account),
+            id(conversation),
+            Value::from(end.usage.input_tokens),
+            Value::from(end.usage.output_tokens),
+            Value::from(end.usage.cache_tokens),
+            Value::from(end.answer.is_some()),
+            Value::from(end.ended_at),
+        ];
+        tx.run(ADD_TOTALS, totals).await?;
+        let state = [key(), values![end.state.as_str(), &end.error, end.ended_at]].concat();
+        tx.run(END, state).await?;
+        if let Some(answer) = &end.answer {
+            args.store(tx, answer).await?;
+        }
+    }
+    lock(tx, account, conversation).await
+}
+
+async fn save_answer(tx: &mut Tx, args: &Args<(TurnId, Message)>) -> Result<()> {
+    let (turn, answer) = &args.what;
+    leases::check(tx, args.fence.as_ref()).await?;
+    let row = tx.row(LOCK, vec![id(args.account), id(*turn)]).await?.ok_or_else(|| no_turn(*turn))?;
+    if row.id::<ConversationId>(0)? != answer.conversation_id {
+        return Err(Error::invalid("the answer is of another conversation than its turn"));
+    }
+    is_running(*turn, &row)?;
+    args.store(tx, answer).await
+}
+
+fn is_running(turn: TurnId, row: &Row) -> Result<()> {
+    match row.word(1)? {
+        TurnState::Running => Ok(()),
+        state => Err(Error::conflict(format!("turn {turn} has ended: {state}"))),
+    }
+}
+
+/// Events from a number on, and how far output was read.
+type Appended = (TurnId, u64, Vec<Bytes>, u64);
+
+async fn append_events(tx: &mut Tx, args: &Args<Appended>) -> Result<()> {
+    let (turn, first, events, output_offset) = &args.what;
+    let key = vec![id(args.account), id(*turn)];
+    leases::check(tx, args.fence.as_ref()).await?;
+    let row = tx.row(LOCK, key.clone()).await?.ok_or_else(|| no_turn(*turn))?;
+    let (there, after) = (row.count(2)?, first + events.len() as u64);
+    if *first > there {
+        return Err(Error::conflict(format!(
+            "turn {turn} has {there} events: number {first} would leave a gap"
+        )));
+    }
+    if after <= there {
+        return Ok(());
+    }
+    is_running(*turn, &row)?;
+    for (number, data) in (*first..).zip(events).skip((there - first) as usize) {
+        tx.run(ADD_EVENT, vec![id(*turn), Value::from(number), Value::from(data.as_ref())]).await?;
+    }
+    tx.run(SET_EVENTS, [key, values![after, *output_offset]].concat()).await.map(drop)
+}
+
+impl SqlStore {
+    fn args<T>(&self, account: AccountId, fence: Option<&Fence>, what: T) -> Args<T> {
+        Args { account, fence: fence.cloned(), messages_here: self.messages_here, what }
+    }
+}
+
+#[async_trait]
+impl Turns for SqlStore {
+    async fn begin(&self, account: AccountId, fence: Option<&Fence>, turn: &BeginTurn) -> Result<Turn> {
+        check_prompt(turn)?;
+        let args = self.args(account, fence, turn.clone());
+        self.db.write(args, |tx, args| Box::pin(begin(tx, args))).await
+    }
+
+    async fn end(&self, account: AccountId, fence: Option<&Fence>, what: &EndTurn) -> Result<Conversation> {
+        if what.state == TurnState::Running {
+            return Err(Error::invalid("a turn does not end as `running`"));
+        }
+        let args = self.args(account, fence, what.clone());
+        self.db.write(args, |tx, args| Box::pin(end(tx, args))).await
+    }
+
+    async fn save_answer(&self, account: AccountId, fence: Option<&Fence>, answer: &Message) -> Result<()> {
+        let turn = answer.turn_id.ok_or_else(|| Error::invalid("the answer names no turn"))?;
+        let args = self.args(account, fence, (turn, answer.clone()));
+        self.db.write(args, |tx, args| Box::pin(save_answer(tx, args))).await
+    }
+
+    async fn get(&self, account: AccountId, wanted: TurnId) -> Result<Turn> {
+        let row = self.db.row(GET, vec![id(account), id(wanted)]).await?;
+        turn(&row.ok_or_else(|| no_turn(wanted))?)
+    }
+
+    async fn list(
+        &self,
+        account: AccountId,
+        conversation: ConversationId,
+        page: &Page,
+    ) -> Result<Paged<Turn>> {
+        page.check()?;
+        let before = page.after.map_or(i64::MAX, |cursor| cursor.key);
+        let values = vec![id(account), id(conversation), Value::from(before), Value::from(page.limit + 1)];
+        let rows = self.db.rows(LIST, values).await?;
+        let turns = rows.iter().map(turn).collect::<Result<Vec<_>>>()?;
+        let place = |turn: &Turn| Cursor { key: turn.number.cast_signed(), id: 0 };
+        Ok(Paged::cut(turns, page.limit, place))
+    }
+
+    async fn append_events(
+        &self,
+        account: AccountId,
+        fence: Option<&Fence>,
+        turn: TurnId,
+        first: u64,
+        events: &[Bytes],
+        output_offset: u64,
+    ) -> Result<()> {
+        let args = self.args(account, fence, (turn, first, events.to_vec(), output_offset));
+        self.db.write(args, |tx, args| Box::pin(append_events(tx, args))).await
+    }
+
+    async fn events(
+        &self,
+        account: AccountId,
+        turn: TurnId,
+        from: u64,
+        limit: u32,
+    ) -> Result<Vec<TurnEvent>> {
+        let values = vec![id(account), id(turn), Value::from(from), Value::from(limit)];
+        let rows = self.db.rows(EVENTS, values).await?;
+        if rows.is_empty() {
+            // None yet, or not this account's.
+            Turns::get(self, account, turn).await?;
+        }
+        rows.iter().map(|row| Ok(TurnEvent { number: row.count(0)?, data: row.bytes(1)?.into() })).collect()
+    }
+
+    async fn running(&self, limit: u32) -> Result<Vec<(AccountId, Turn)>> {
+        let rows = self.db.rows(RUNNING, values![limit]).await?;
+        rows.iter().map(|row| Ok((row.id(13)?, turn(row)?))).collect()
+    }
+}
+
+fn check_prompt(new: &BeginTurn) -> Result<()> {
+    let prompt = &new.prompt;
+    match prompt.conversation_id == new.conversation_id && prompt.turn_id == Some(new.id) {
+        true => Ok(()),
+        false => Err(Error::invalid("the prompt is of another conversation or turn")),
+    }
+}

@@ -1,0 +1,68 @@
+//! The stores that the suite runs on.
+
+use super::kit::Cx;
+use anyhow::{Context, Result};
+use futures::future::BoxFuture;
+use seawall_core::testing::MemoryStore;
+use seawall_stores::{Db, SqlStore};
+use std::{process::Command, sync::Arc};
+
+/// A store, and how a fresh one is made for each case.
+#[derive(Clone)]
+pub struct Store {
+    pub name: &'static str,
+    /// The groups of cases that are about it; none: all.
+    pub only: Option<&'static [&'static str]>,
+    /// Why it cannot be used here.
+    pub missing: Option<String>,
+    pub make: fn() -> BoxFuture<'static, Result<Cx>>,
+}
+
+pub fn all() -> Vec<Store> {
+    let postgres = match std::env::var("SEAWALL_TEST_POSTGRES") {
+        Ok(_) => None,
+        Err(_) => Some("no PostgreSQL: SEAWALL_TEST_POSTGRES is not set (`make test` starts one)".to_owned()),
+    };
+    vec![
+        Store { name: "memory", only: None, missing: None, make: || Box::pin(memory()) },
+        Store { name: "sqlite", only: None, missing: None, make: || Box::pin(sqlite()) },
+        Store { name: "postgres", only: None, missing: postgres, make: || Box::pin(postgres_database()) },
+    ]
+}
+
+async fn memory() -> Result<Cx> {
+    Cx::new(MemoryStore::new().stores(), None).await
+}
+
+async fn sqlite() -> Result<Cx> {
+    let folder = tempfile::tempdir()?;
+    let db = Db::sqlite(&folder.path().join("seawall.db")).await?;
+    Cx::new(SqlStore::new(db).stores(), Some(Arc::new(folder))).await
+}
+
+/// One database for each case: some things are the whole server's.
+async fn postgres_database() -> Result<Cx> {
+    let server = std::env::var("SEAWALL_TEST_POSTGRES")?;
+    let name = format!("case_{}", seawall_api::TurnId::generate().as_uuid().simple());
+    let made =
+        Command::new("psql").args(["-qX", "-c", &format!("CREATE DATABASE {name}"), &server]).output()?;
+    anyhow::ensure!(made.status.success(), "{}", String::from_utf8_lossy(&made.stderr));
+    let (base, options) = server.split_once('?').unwrap_or((&server, ""));
+    let (host, _) = base.rsplit_once('/').context("an address with a database")?;
+    let url = format!("{host}/{name}?{options}");
+    let db = Db::postgres(&url).await?;
+    Cx::new(SqlStore::new(db).stores(), Some(Arc::new(Database { server, name }))).await
+}
+
+/// Goes with the case.
+struct Database {
+    server: String,
+    name: String,
+}
+
+impl Drop for Database {
+    fn drop(&mut self) {
+        let drop = format!("DROP DATABASE {} WITH (FORCE)", self.name);
+        let _ = Command::new("psql").args(["-qX", "-c", &drop, &self.server]).output();
+    }
+}

@@ -1,0 +1,108 @@
+use super::{
+    kit::{Cx, ensure_kind},
+    suite::cases,
+};
+use anyhow::{Result, bail, ensure};
+use futures::future::join_all;
+use seawall_api::ErrorKind;
+use seawall_core::ports::store::Begun;
+use std::time::Duration;
+
+cases!("idempotency";
+    a_repeat_gets_the_first_answer;
+    another_request_under_the_key_is_a_conflict;
+    of_many_at_once_one_does_it;
+    whoever_died_is_taken_over_and_cannot_finish;
+    what_was_given_up_is_free;
+    answers_are_forgotten_in_time;
+    keys_are_an_accounts_own;
+);
+
+const LONG: Duration = Duration::from_secs(60);
+const REQUEST: [u8; 32] = [1; 32];
+
+async fn take(cx: &Cx, key: &str, time: Duration) -> Result<u64> {
+    match cx.stores.idempotency.begin(cx.account, key, &REQUEST, time, LONG).await? {
+        Begun::New { receipt } => Ok(receipt),
+        other => bail!("{other:?}"),
+    }
+}
+
+async fn again(cx: &Cx, key: &str) -> seawall_core::Result<Begun> {
+    cx.stores.idempotency.begin(cx.account, key, &REQUEST, LONG, LONG).await
+}
+
+async fn a_repeat_gets_the_first_answer(cx: Cx) -> Result<()> {
+    let receipt = take(&cx, "k", LONG).await?;
+    ensure!(again(&cx, "k").await? == Begun::Running);
+    for _ in 0..2 {
+        cx.stores.idempotency.finish(cx.account, "k", receipt, b"\0answer\xff").await?;
+    }
+    ensure!(again(&cx, "k").await? == Begun::Done(b"\0answer\xff".as_slice().into()));
+    let other = cx.stores.idempotency.finish(cx.account, "k", receipt, b"another").await;
+    ensure_kind(other, ErrorKind::Conflict)
+}
+
+async fn another_request_under_the_key_is_a_conflict(cx: Cx) -> Result<()> {
+    let receipt = take(&cx, "k", LONG).await?;
+    let other = || cx.stores.idempotency.begin(cx.account, "k", &[2; 32], LONG, LONG);
+    ensure_kind(other().await, ErrorKind::Conflict)?;
+    cx.stores.idempotency.finish(cx.account, "k", receipt, b"x").await?;
+    ensure_kind(other().await, ErrorKind::Conflict)
+}
+
+async fn of_many_at_once_one_does_it(cx: Cx) -> Result<()> {
+    let done: Vec<_> =
+        join_all((0..16).map(|_| again(&cx, "k"))).await.into_iter().collect::<Result<_, _>>()?;
+    let new = done.iter().filter(|begun| matches!(begun, Begun::New { .. })).count();
+    let running = done.iter().filter(|begun| **begun == Begun::Running).count();
+    ensure!((new, running) == (1, 15));
+    Ok(())
+}
+
+async fn whoever_died_is_taken_over_and_cannot_finish(cx: Cx) -> Result<()> {
+    let dead = take(&cx, "k", Duration::from_millis(1)).await?;
+    let second = loop {
+        if let Begun::New { receipt } = again(&cx, "k").await? {
+            break receipt;
+        }
+        tokio::task::yield_now().await;
+    };
+    ensure_kind(cx.stores.idempotency.finish(cx.account, "k", dead, b"late").await, ErrorKind::Conflict)?;
+    cx.stores.idempotency.abandon(cx.account, "k", dead).await?;
+    cx.stores.idempotency.finish(cx.account, "k", second, b"done").await?;
+    ensure!(again(&cx, "k").await? == Begun::Done(b"done".as_slice().into()));
+    Ok(())
+}
+
+async fn what_was_given_up_is_free(cx: Cx) -> Result<()> {
+    let receipt = take(&cx, "k", LONG).await?;
+    cx.stores.idempotency.abandon(cx.account, "k", receipt).await?;
+    take(&cx, "k", LONG).await?;
+    Ok(())
+}
+
+async fn answers_are_forgotten_in_time(cx: Cx) -> Result<()> {
+    let short = Duration::from_millis(1);
+    for key in ["a", "b"] {
+        cx.stores.idempotency.begin(cx.account, key, &REQUEST, short, short).await?;
+    }
+    take(&cx, "kept", LONG).await?;
+    let mut gone = 0;
+    while gone < 2 {
+        gone += cx.stores.idempotency.expire(10).await?;
+        tokio::task::yield_now().await;
+    }
+    ensure!(cx.stores.idempotency.expire(10).await? == 0);
+    ensure!(again(&cx, "kept").await? == Begun::Running);
+    Ok(())
+}
+
+async fn keys_are_an_accounts_own(cx: Cx) -> Result<()> {
+    let receipt = take(&cx, "k", LONG).await?;
+    let theirs = cx.stores.idempotency.begin(cx.stranger, "k", &[9; 32], LONG, LONG).await?;
+    ensure!(matches!(theirs, Begun::New { .. }));
+    ensure_kind(cx.stores.idempotency.finish(cx.stranger, "k", receipt, b"x").await, ErrorKind::Conflict)?;
+    cx.stores.idempotency.finish(cx.account, "k", receipt, b"x").await?;
+    Ok(())
+}
