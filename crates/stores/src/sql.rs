@@ -4,6 +4,7 @@ mod accounts;
 mod conversations;
 mod db;
 mod errors;
+pub mod fill;
 mod hook_runs;
 mod idempotency;
 mod leases;

@@ -13,6 +13,7 @@ mod figures;
 mod measure;
 mod peers;
 mod rivals;
+mod stores;
 
 #[derive(Debug, Args)]
 #[command(args_conflicts_with_subcommands = true)]
@@ -38,6 +39,23 @@ pub struct BenchBoxesArgs {
 pub enum Bench {
     /// Commands, output, files, and the guest's size, on sandboxes of its own
     Exec(BenchExecArgs),
+    /// Messages and lists in the databases
+    Stores(BenchStoresArgs),
+}
+
+#[derive(Debug, Args)]
+pub struct BenchStoresArgs {
+    /// The best of so many runs counts
+    #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=100))]
+    pub runs: u32,
+
+    /// Exit with 1 when a promise is not kept that holds on any machine
+    #[arg(long)]
+    pub check: bool,
+
+    /// An empty database of PostgreSQL to measure too, and pgbench with it; tables are made in it
+    #[arg(long, value_name = "URL", env = "SEAWALL_BENCH_POSTGRES")]
+    pub postgres: Option<String>,
 }
 
 #[derive(Debug, Args)]
@@ -57,6 +75,7 @@ pub struct BenchExecArgs {
 
 pub async fn bench(mut settings: Settings, args: &BenchArgs, json: bool) -> Result<i32> {
     let (boxes, args) = match &args.what {
+        Some(Bench::Stores(args)) => return of_stores(args, json).await,
         Some(Bench::Exec(exec)) => (None, exec),
         None => (Some(&args.boxes), &args.boxes.common),
     };
@@ -73,6 +92,18 @@ pub async fn bench(mut settings: Settings, args: &BenchArgs, json: bool) -> Resu
     };
     remove_all(&app).await;
     let Some(report) = measured? else { return Ok(exit::by_signal(crate::signals::SIGINT)) };
+    show(&report, json)?;
+    let missed = args.check && !report.all_kept();
+    Ok(if missed { exit::FAILED } else { 0 })
+}
+
+async fn of_stores(args: &BenchStoresArgs, json: bool) -> Result<i32> {
+    let scratch = Scratch::new()?;
+    let mut signals = Signals::listen()?;
+    let report = tokio::select! {
+        report = stores::all(&scratch.0, args) => report?,
+        _ = signals.next() => return Ok(exit::by_signal(crate::signals::SIGINT)),
+    };
     show(&report, json)?;
     let missed = args.check && !report.all_kept();
     Ok(if missed { exit::FAILED } else { 0 })

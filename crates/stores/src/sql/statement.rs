@@ -42,6 +42,18 @@ macro_rules! word {
     (postgres LEAST) => {
         "LEAST"
     };
+    (sqlite RANDOM_ID) => {
+        "randomblob(16)"
+    };
+    (postgres RANDOM_ID) => {
+        "uuid_send(gen_random_uuid())"
+    };
+    (sqlite NUMBERS) => {
+        "(WITH RECURSIVE n (i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < $2) SELECT i FROM n) AS n"
+    };
+    (postgres NUMBERS) => {
+        "generate_series(1, $2) AS n (i)"
+    };
     ($dialect:ident $text:literal) => {
         $text
     };
@@ -57,6 +69,8 @@ macro_rules! statement {
                 postgres: concat!($($crate::sql::statement::word!(postgres $part)),+),
             };
         )+
+        // Not every module is about rows that users have.
+        #[allow(dead_code)]
         pub(super) const ALL: &[&$crate::sql::statement::Sql] = &[$($name),+];
     };
 }
