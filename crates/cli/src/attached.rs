@@ -18,6 +18,10 @@ use tokio::io::{AsyncWrite, AsyncWriteExt};
 /// How long the last word to a process may take.
 const FAREWELL: Duration = Duration::from_secs(3);
 
+const END_OF_TRANSMISSION: u8 = 4;
+/// How soon that key is pressed again.
+const KEY_AGAIN: Duration = Duration::from_millis(500);
+
 /// How we are attached.
 #[derive(Debug, Clone, Copy)]
 pub struct Attachment {
@@ -76,7 +80,7 @@ async fn stay_until_end(
                 pass_signals(guest, id, &input, how.leave_on_terminate, signals).await
             }
         } => Ok(Ended::Left(left)),
-        broken = feed(&input, how.stdin) => {
+        broken = feed(&input, how) => {
             // Half of its input must not pass for the whole.
             guest.kill(id).await?;
             Err(broken.context("the input did not arrive whole, so the command was ended"))
@@ -165,8 +169,8 @@ async fn tell(guest: &Guest, process: ProcessId, signal: i32) {
 }
 
 /// Returns only when the way in broke.
-async fn feed(input: &ProcessInput, wanted: bool) -> anyhow::Error {
-    if wanted {
+async fn feed(input: &ProcessInput, how: Attachment) -> anyhow::Error {
+    if how.stdin {
         let mut chunks = input::chunks();
         while let Some(chunk) = chunks.recv().await {
             let chunk = match chunk {
@@ -181,6 +185,9 @@ async fn feed(input: &ProcessInput, wanted: bool) -> anyhow::Error {
                 return error.into();
             }
         }
+        if how.tty {
+            return end_terminal(input).await;
+        }
         if let Err(error) = input.close().await
             && error.kind() != ErrorKind::NotFound
         {
@@ -188,6 +195,18 @@ async fn feed(input: &ProcessInput, wanted: bool) -> anyhow::Error {
         }
     }
     std::future::pending().await
+}
+
+/// A terminal has no end, only a key for it. The first may go by while the program sets its terminal up, or end no more
+/// than a line.
+async fn end_terminal(input: &ProcessInput) -> anyhow::Error {
+    loop {
+        match input.write(&[END_OF_TRANSMISSION]).await {
+            Err(error) if error.kind() == ErrorKind::NotFound => return std::future::pending().await,
+            Err(error) => return error.into(),
+            Ok(()) => tokio::time::sleep(KEY_AGAIN).await,
+        }
+    }
 }
 
 async fn follow_size(input: &ProcessInput, tty: bool) -> Result<Infallible> {

@@ -146,7 +146,17 @@ impl BoxGroup {
         text.map_or(0, |text| counter(&text, "oom_kill"))
     }
 
-    /// Removes the groups. Nothing may live in them. What is gone is gone.
+    /// Whether there is one, with or without processes.
+    pub fn exists(&self) -> bool {
+        self.each().iter().any(|folder| folder.exists())
+    }
+
+    /// Ends whatever lives in them.
+    pub fn kill(&self) {
+        self.each().into_iter().for_each(|folder| kill_in(folder));
+    }
+
+    /// Removes the groups, and what lives in them with them. What is gone is gone.
     pub fn remove(&self) -> io::Result<()> {
         for folder in self.each() {
             remove_group(folder)?;
@@ -161,11 +171,24 @@ fn remove_group(folder: &Path) -> io::Result<()> {
     loop {
         match fs::remove_dir(folder) {
             Err(error) if error.kind() == ErrorKind::NotFound => return Ok(()),
-            Err(error) if error.kind() == ErrorKind::ResourceBusy && tries < 200 => {
+            Err(error) if error.kind() == ErrorKind::ResourceBusy && tries < 400 => {
                 tries += 1;
+                // Somebody whom no folder names: its own was lost.
+                if tries % 20 == 0 {
+                    kill_in(folder);
+                }
                 std::thread::sleep(std::time::Duration::from_micros(if tries < 20 { 50 } else { 1000 }));
             }
             other => return other.map_err(|error| at(folder, error)),
+        }
+    }
+}
+
+fn kill_in(folder: &Path) {
+    for pid in fs::read_to_string(folder.join("cgroup.procs")).unwrap_or_default().lines() {
+        if let Some(pid) = pid.parse().ok().and_then(rustix::process::Pid::from_raw) {
+            // It may have ended meanwhile.
+            let _ = rustix::process::kill_process(pid, rustix::process::Signal::KILL);
         }
     }
 }

@@ -30,22 +30,29 @@ pub fn mkfs() -> Option<PathBuf> {
 pub fn make(path: &Path, mb: u64) -> io::Result<()> {
     let mkfs = mkfs().ok_or_else(|| io::Error::new(ErrorKind::NotFound, "there is no mkfs.ext4"))?;
     let temporary = path.with_extension("new");
-    let file = fs::OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&temporary)?;
+    let made = make_at(&mkfs, &temporary, mb).and_then(|()| fs::rename(&temporary, path));
+    if made.is_err() {
+        // Nobody would look for it.
+        let _ = fs::remove_file(&temporary);
+    }
+    made
+}
+
+fn make_at(mkfs: &Path, temporary: &Path, mb: u64) -> io::Result<()> {
+    let file = fs::OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(temporary)?;
     file.set_len(mb << 20)?;
     let options = "nodiscard,lazy_itable_init=1,lazy_journal_init=1,root_owner=0:0";
     let made = Command::new(mkfs)
         .args(["-q", "-F", "-m", "0", "-E", options])
-        .arg(&temporary)
+        .arg(temporary)
         .stdin(Stdio::null())
         .stdout(Stdio::null())
         .output()?;
     if !made.status.success() {
-        fs::remove_file(&temporary)?;
         let said = String::from_utf8_lossy(&made.stderr).trim().to_owned();
         return Err(io::Error::other(format!("mkfs.ext4 failed: {said}")));
     }
-    file.sync_all()?;
-    fs::rename(&temporary, path)
+    file.sync_all()
 }
 
 /// Mounts an image, nowhere yet. Its loop device goes with the last mount of it.

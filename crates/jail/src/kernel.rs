@@ -129,11 +129,7 @@ impl Linux {
         let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC | OFlags::NOFOLLOW;
         let mut dir = self.root.try_clone()?;
         for part in path.split('/') {
-            // Made by the box's root, so that it is no stranger's there.
-            self.set_owner(true);
-            let made = rustix::fs::mkdirat(&dir, part, Mode::from_raw_mode(0o755));
-            self.set_owner(false);
-            match made {
+            match self.make_in(&dir, part) {
                 Ok(()) | Err(Errno::EXIST) => {}
                 Err(errno) => return Err(errno.into()),
             }
@@ -142,15 +138,29 @@ impl Linux {
         Ok(dir)
     }
 
+    /// Made by the box's root, so that it is no stranger's there; where that may not write, by the directory's owner.
+    fn make_in(&self, dir: &OwnedFd, name: &str) -> Result<(), Errno> {
+        let mode = Mode::from_raw_mode(0o755);
+        self.set_owner(true);
+        let made = rustix::fs::mkdirat(dir, name, mode);
+        self.set_owner(false);
+        let Err(Errno::ACCESS) = made else { return made };
+        let found = rustix::fs::fstat(dir)?;
+        let of_box = |id: u32| (self.ids.first..self.ids.first + self.ids.count).contains(&id);
+        if !of_box(found.st_uid) || !of_box(found.st_gid) {
+            return made;
+        }
+        set_file_ids(found.st_uid, found.st_gid);
+        let made = rustix::fs::mkdirat(dir, name, mode);
+        set_file_ids(0, 0);
+        made
+    }
+
     /// Whether files that are made belong to root of the box. Without, this process may read what it needs.
     fn set_owner(&self, owner: bool) {
         if self.as_owner.replace(owner) != owner {
             let id = if owner { self.ids.first } else { 0 };
-            // SAFETY: plain numbers; both calls always succeed and concern this thread alone.
-            unsafe {
-                libc::syscall(libc::SYS_setfsgid, id);
-                libc::syscall(libc::SYS_setfsuid, id);
-            }
+            set_file_ids(id, id);
         }
     }
 
@@ -169,6 +179,15 @@ impl Linux {
         let mapping = self.mapping.as_ref().filter(|_| attributes.mapped);
         set_attributes(tree, attributes, mapping.map(AsFd::as_fd))?;
         self.attach(tree, target)
+    }
+}
+
+/// Whose files are that this thread makes, and whose it may touch.
+fn set_file_ids(user: u32, group: u32) {
+    // SAFETY: plain numbers; both calls always succeed and concern this thread alone.
+    unsafe {
+        libc::syscall(libc::SYS_setfsgid, group);
+        libc::syscall(libc::SYS_setfsuid, user);
     }
 }
 

@@ -2,7 +2,7 @@
 
 use crate::{boxes::no_box, watch::Truth};
 use rustix::fs::{Mode, OFlags};
-use seawall_api::{ErrorKind, SandboxId};
+use seawall_api::{ErrorKind, SandboxId, sandbox::EndReason};
 use seawall_core::{Error, Result, ports::BoxState};
 use seawall_wire::Duplex;
 use std::os::fd::AsRawFd;
@@ -15,9 +15,18 @@ pub async fn dial(truth: &dyn Truth, id: SandboxId) -> Result<Box<dyn Duplex>> {
     match UnixStream::connect(format!("/proc/self/fd/{}/wire.sock", dir.as_raw_fd())).await {
         Ok(stream) => Ok(Box::new(stream)),
         Err(error) => {
-            let (kind, message) = match truth.info(id)?.state {
-                BoxState::Running => (ErrorKind::Unavailable, format!("the guest of {id} does not answer")),
-                _ => (ErrorKind::Stopped, format!("sandbox {id} does not run")),
+            let info = truth.info(id)?;
+            let (kind, message) = match (info.state, info.reason) {
+                (BoxState::Running, _) => {
+                    (ErrorKind::Unavailable, format!("the guest of {id} does not answer"))
+                }
+                (_, Some(EndReason::Failed(why))) if why == "oom" => {
+                    let message =
+                        format!("sandbox {id} does not run: it reached its limit `memory_mb` (failed: oom)");
+                    (ErrorKind::Stopped, message)
+                }
+                (_, Some(reason)) => (ErrorKind::Stopped, format!("sandbox {id} does not run: {reason}")),
+                (_, None) => (ErrorKind::Stopped, format!("sandbox {id} does not run")),
             };
             Err(Error::new(kind, message).with_source(error))
         }

@@ -3,7 +3,7 @@
 #![allow(clippy::unwrap_used)] // Helpers beside the tests are tests too.
 
 use seawall_api::{
-    SandboxId,
+    ErrorKind, SandboxId,
     exec::StartProcess,
     hello::Role,
     sandbox::{HostMount, SandboxSpec},
@@ -151,4 +151,94 @@ async fn folders_of_the_host_are_read_and_where_allowed_written() {
     assert!(!allowed.path().join("roots/new").exists());
     world.remove().await;
     assert_eq!(fs::read_to_string(allowed.path().join("theirs/file")).unwrap(), "theirs");
+}
+
+#[tokio::test]
+async fn folders_of_the_host_can_be_where_the_user_works() {
+    let allowed = tempfile::tempdir().unwrap();
+    fs::write(allowed.path().join("file"), "host's").unwrap();
+    let at = |target: &str| HostMount {
+        source: allowed.path().display().to_string(),
+        target: target.to_owned(),
+        writable: false,
+    };
+    let world = World::new(vec![at("/work/deep/data"), at("/srv/data")], &allowed).await;
+    let (_, out) = world.sh(None, "cat /work/deep/data/file /srv/data/file; stat -c %U /work/deep").await;
+    let owner = if rustix::process::geteuid().is_root() { "user" } else { "root" };
+    assert_eq!(out, format!("host'shost's{owner}\n"));
+    world.remove().await;
+}
+
+/// What the kernel has of a box, by its group.
+fn lives(id: SandboxId) -> bool {
+    let trees = fs::read_dir("/sys/fs/cgroup").unwrap().flatten().map(|tree| tree.path().join("seawall"));
+    let groups = trees.flat_map(|ours| fs::read_dir(ours).into_iter().flatten().flatten());
+    groups.into_iter().any(|group| group.file_name().to_string_lossy().ends_with(&id.to_string()))
+}
+
+#[tokio::test]
+async fn a_box_whose_folder_is_gone_is_ended() {
+    if !is_root("a_box_whose_folder_is_gone_is_ended") {
+        return;
+    }
+    for by_list in [true, false] {
+        let world = World::new(vec![], &tempfile::tempdir().unwrap()).await;
+        let id = world.id;
+        let pid = world.provider.get(id).await.unwrap().pid.unwrap();
+        assert!(lives(id));
+        fs::remove_dir_all(world._data.path().join("native/boxes").join(id.to_string())).unwrap();
+        if by_list {
+            assert!(world.provider.list().await.unwrap().is_empty());
+        } else {
+            world.provider.remove(id, Volumes::Delete).await.unwrap();
+        }
+        assert!(!lives(id), "by list: {by_list}");
+        assert!(!fs::exists(format!("/proc/{pid}/root")).unwrap_or(false), "by list: {by_list}");
+    }
+}
+
+#[tokio::test]
+async fn a_full_disk_keeps_nobody_from_removing_what_fills_it() {
+    if !is_root("a_full_disk_keeps_nobody_from_removing_what_fills_it") {
+        return;
+    }
+    let disk = tempfile::tempdir().unwrap();
+    let mount = |program: &str, args: &[&str]| {
+        let done = std::process::Command::new(program).args(args).arg(disk.path()).status();
+        assert!(done.unwrap().success(), "{program}");
+    };
+    mount("mount", &["-t", "tmpfs", "-o", "size=24m", "tmpfs"]);
+    let id = SandboxId::generate();
+    let provider = NativeProvider::open(disk.path(), NativeSettings::default()).unwrap();
+    provider.create(id, &SandboxSpec::default()).await.unwrap();
+    provider.start(id).await.unwrap();
+    let filler = disk.path().join("filler");
+    let _ = fs::write(&filler, vec![0; 32 << 20]);
+    let stopped = provider.stop(id, std::time::Duration::ZERO).await;
+    let removed = provider.remove(id, Volumes::Delete).await;
+    drop(provider);
+    mount("umount", &[]);
+    stopped.unwrap();
+    removed.unwrap();
+    assert!(!lives(id));
+}
+
+#[tokio::test]
+async fn what_cannot_be_made_leaves_no_volume() {
+    if !is_root("what_cannot_be_made_leaves_no_volume") {
+        return;
+    }
+    let data = tempfile::tempdir().unwrap();
+    let provider = NativeProvider::open(data.path(), NativeSettings::default()).unwrap();
+    let mut spec = SandboxSpec::default();
+    for (mb, wanted) in [(u64::MAX >> 20, ErrorKind::Invalid), (16 << 20, ErrorKind::Invalid)] {
+        spec.limits.disk_mb = Some(mb);
+        let refused = provider.create(SandboxId::generate(), &spec).await.unwrap_err();
+        assert_eq!(refused.kind(), wanted, "{}", refused.chain());
+    }
+    assert!(provider.volumes().await.unwrap().is_empty());
+    let mount = HostMount { source: "/".into(), target: "/data".into(), writable: false };
+    let twice = SandboxSpec { mounts: vec![mount.clone(), mount], ..SandboxSpec::default() };
+    let refused = provider.create(SandboxId::generate(), &twice).await.unwrap_err();
+    assert!(refused.to_string().contains("same place"), "{refused}");
 }

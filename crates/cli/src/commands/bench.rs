@@ -6,7 +6,7 @@ use clap::{Args, Subcommand};
 use figures::Report;
 use seawall_api::SandboxId;
 use seawall_core::ports::Volumes;
-use std::{path::PathBuf, time::Duration};
+use std::{fs::File, path::PathBuf, time::Duration};
 
 mod boxes;
 mod figures;
@@ -82,8 +82,9 @@ pub async fn bench(mut settings: Settings, args: &BenchArgs, json: bool) -> Resu
     if let Some(provider) = args.provider.clone().filter(|name| !name.is_empty()) {
         settings.provider = provider;
     }
+    clear_left_behind(&settings, json).await;
     let scratch = Scratch::new()?;
-    settings.data = scratch.0.clone();
+    settings.data = scratch.path.clone();
     let app = App::open(settings, json)?;
     let mut signals = Signals::listen()?;
     let measured = tokio::select! {
@@ -101,7 +102,7 @@ async fn of_stores(args: &BenchStoresArgs, json: bool) -> Result<i32> {
     let scratch = Scratch::new()?;
     let mut signals = Signals::listen()?;
     let report = tokio::select! {
-        report = stores::all(&scratch.0, args) => report?,
+        report = stores::all(&scratch.path, args) => report?,
         _ = signals.next() => return Ok(exit::by_signal(crate::signals::SIGINT)),
     };
     show(&report, json)?;
@@ -123,23 +124,56 @@ fn show(report: &Report, json: bool) -> Result<()> {
     if json { output::json(&report.to_json()) } else { report.table().print() }
 }
 
-/// A data folder of its own, so that nobody's sandboxes are touched or counted.
-struct Scratch(PathBuf);
+/// How data folders of measurements are called, in the folder for temporary files.
+const SCRATCH: &str = "seawall-bench-";
+
+/// A data folder of its own, so that nobody's sandboxes are touched or counted. Whoever lives holds its lock.
+struct Scratch {
+    path: PathBuf,
+    _lock: File,
+}
 
 impl Scratch {
     fn new() -> Result<Self> {
         // Short: sockets are made in it.
         let id = SandboxId::generate().to_string();
         let tail = id.rsplit('-').next().unwrap_or_default();
-        let path = std::env::temp_dir().join(format!("seawall-bench-{tail}"));
+        let path = std::env::temp_dir().join(format!("{SCRATCH}{tail}"));
         std::fs::create_dir(&path).with_context(|| format!("cannot make {}", path.display()))?;
-        Ok(Scratch(path))
+        let lock = File::create(path.join(".bench"))?;
+        lock.lock()?;
+        Ok(Scratch { path, _lock: lock })
+    }
+
+    /// Folders of measurements that were killed, with the sandboxes in them: nobody else would find those.
+    fn left_behind() -> Vec<Scratch> {
+        let entries = std::fs::read_dir(std::env::temp_dir()).into_iter().flatten().flatten();
+        let ours = entries.filter(|entry| entry.file_name().to_string_lossy().starts_with(SCRATCH));
+        let dead = ours.filter_map(|entry| {
+            let path = entry.path();
+            let lock = File::open(path.join(".bench")).ok()?;
+            lock.try_lock().ok()?;
+            Some(Scratch { path, _lock: lock })
+        });
+        dead.collect()
     }
 }
 
 impl Drop for Scratch {
     fn drop(&mut self) {
-        let _ = std::fs::remove_dir_all(&self.0);
+        let _ = std::fs::remove_dir_all(&self.path);
+    }
+}
+
+/// What a measurement that was killed left.
+async fn clear_left_behind(settings: &Settings, json: bool) {
+    for scratch in Scratch::left_behind() {
+        output::note(format!("clearing away a measurement that was killed: {}", scratch.path.display()));
+        let settings = Settings { data: scratch.path.clone(), ..settings.clone() };
+        match App::open(settings, json) {
+            Ok(app) => remove_all(&app).await,
+            Err(error) => output::note(format!("{} cannot be opened: {error:#}", scratch.path.display())),
+        }
     }
 }
 

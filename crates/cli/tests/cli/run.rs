@@ -107,3 +107,23 @@ fn it_ends_though_stdin_stays_open() {
     assert!(child.wait().unwrap().success());
     ended.unwrap();
 }
+
+#[test]
+fn a_terminal_without_anybody_at_it_ends() {
+    let world = World::new();
+    let id = world.create();
+    let shell = world.command().args(["shell", &id]).stdin(Stdio::null()).output().unwrap();
+    assert_eq!(shell.status.code(), Some(0), "{}", stderr(&shell));
+    // A line without an end takes the key twice.
+    let mut child = world
+        .command()
+        .args(["exec", "-t", &id, "--", "cat"])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    child.stdin.take().unwrap().write_all(b"no newline").unwrap();
+    let cat = child.wait_with_output().unwrap();
+    assert_eq!(cat.status.code(), Some(0));
+    assert!(stdout(&cat).contains("no newline"));
+}

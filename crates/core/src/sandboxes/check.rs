@@ -35,7 +35,7 @@ pub fn spec(spec: &SandboxSpec) -> Result<()> {
     let limits = &spec.limits;
     let whole = [limits.memory_mb, limits.disk_mb, limits.max_processes];
     if whole.contains(&Some(0)) || limits.cpus.is_some_and(|cpus| !cpus.is_finite() || cpus <= 0.0) {
-        return Err(Error::invalid("a limit must be more than zero"));
+        return Err(Error::invalid("a limit must be a number above zero"));
     }
     Ok(())
 }

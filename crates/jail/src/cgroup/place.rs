@@ -2,6 +2,7 @@
 
 use super::{BoxGroup, Controller, Limits, at};
 use std::{
+    collections::BTreeSet,
     fs,
     io::{self, ErrorKind},
     path::{Path, PathBuf},
@@ -150,6 +151,13 @@ impl Cgroups {
                 }
             }
         }
+    }
+
+    /// Names of groups that there are.
+    pub fn names(&self) -> BTreeSet<String> {
+        let entries = self.parents.iter().flat_map(|(_, parent)| fs::read_dir(parent).into_iter().flatten());
+        let folders = entries.flatten().filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_dir()));
+        folders.filter_map(|entry| entry.file_name().into_string().ok()).collect()
     }
 
     /// The groups that a box with these limits has.

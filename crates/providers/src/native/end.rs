@@ -32,7 +32,10 @@ pub async fn end(folders: &Folders, guest: ToBox, grace: Duration, reason: EndRe
     if !process.is_alive() {
         return Ok(());
     }
-    folders.write_end(id, Some(&reason))?;
+    if let Err(error) = folders.write_end(id, Some(&reason)) {
+        // A full disk must not keep anybody from ending what fills it.
+        tracing::warn!(sandbox = %id, error = %error.chain(), "the reason of an end could not be noted");
+    }
     reached("the end is noted");
     if !grace.is_zero() {
         let asked = Guest::new(id, Role::Client, Arc::new(guest)).shutdown(grace).await;

@@ -115,7 +115,12 @@ impl Folders {
                 reached("the volume's folder is made");
                 if image.exists() { Ok(()) } else { disk::make(&image, mb) }
             };
-            return make().map_err(|error| io_error(&image, error));
+            warn_of_little_space(&self.volumes, mb);
+            return make().map_err(|error| {
+                // A volume that was never one. One with files in it refuses.
+                let _ = fs::remove_dir(&volume);
+                io_error(&image, error)
+            });
         }
         if own::is_whole(&own) {
             return Ok(());
@@ -197,6 +202,15 @@ impl Folders {
             self.spares.remove(aside);
         }
         Ok(())
+    }
+}
+
+/// Images take space when they are written to. Then it is too late to say so.
+fn warn_of_little_space(folder: &Path, mb: u64) {
+    let Ok(found) = rustix::fs::statvfs(folder) else { return };
+    let free = (found.f_bavail * found.f_frsize) >> 20;
+    if free < mb {
+        tracing::warn!("a disk of {mb} MB was asked for, and {} has {free} MB left", folder.display());
     }
 }
 

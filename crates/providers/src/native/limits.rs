@@ -10,7 +10,7 @@ use seawall_jail::{
     disk,
     order::HostFolder,
 };
-use std::path::PathBuf;
+use std::{collections::BTreeSet, path::PathBuf};
 
 /// Limits of boxes that were asked for without.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -37,6 +37,10 @@ const OURS: [&str; 5] = ["/proc", "/sys", "/dev", "/usr", "/etc"];
 pub fn host_folders(asked: &[HostMount], allowed: &Mounts) -> Result<Vec<(HostFolder, PathBuf)>> {
     if asked.len() > MAX_MOUNTS {
         return Err(Error::invalid(format!("a sandbox has at most {MAX_MOUNTS} mounts")));
+    }
+    let mut places = BTreeSet::new();
+    if let Some(twice) = asked.iter().find(|mount| !places.insert(&mount.target)) {
+        return Err(Error::invalid(format!("two mounts have the same place: `{}`", twice.target)));
     }
     asked.iter().map(|mount| host_folder(mount, allowed)).collect()
 }
@@ -143,7 +147,22 @@ pub fn unenforceable(name: &str, why: &str, fix: &str) -> Error {
     Error::new(ErrorKind::LimitUnenforceable, message)
 }
 
+/// More than any machine has; what is beyond the kernel or ext4 would refuse without saying why.
+const MOST_CPUS: f64 = 8192.0;
+const MOST_MEMORY_MB: u64 = 1 << 30;
+const MOST_PROCESSES: u64 = 1 << 22;
+const MOST_DISK_MB: u64 = 16 << 20;
+
 fn check(asked: &Limits) -> Result<()> {
+    let most = [
+        ("cpus", asked.cpus.is_some_and(|cpus| cpus > MOST_CPUS), MOST_CPUS as u64),
+        ("memory_mb", asked.memory_mb.is_some_and(|mb| mb > MOST_MEMORY_MB), MOST_MEMORY_MB),
+        ("max_processes", asked.max_processes.is_some_and(|count| count > MOST_PROCESSES), MOST_PROCESSES),
+        ("disk_mb", asked.disk_mb.is_some_and(|mb| mb >= MOST_DISK_MB), MOST_DISK_MB - 1),
+    ];
+    if let Some((name, _, most)) = most.into_iter().find(|(_, beyond, _)| *beyond) {
+        return Err(Error::invalid(format!("`{name}` must be at most {most}")));
+    }
     if asked.disk_mb.is_some_and(|mb| mb < disk::LEAST_MB) {
         return Err(Error::invalid(format!("`disk_mb` must be at least {}", disk::LEAST_MB)));
     }

@@ -96,6 +96,37 @@ impl Inner {
         info
     }
 
+    /// Groups of this installation whose box has no folder any more, with what lives in them: somebody removed the
+    /// folder. A box's folder is made before its group and goes after it, so nobody is just making or removing one.
+    fn end_orphans(&self) {
+        for name in self.groups.names() {
+            let of_ours = name.strip_prefix(&self.installation).and_then(|rest| rest.strip_prefix('-'));
+            let Some(id) = of_ours.and_then(|id| id.parse::<SandboxId>().ok()) else { continue };
+            if self.folders.boxes.of(id).exists() {
+                continue;
+            }
+            tracing::warn!(sandbox = %id, "ending a box whose folder is gone");
+            let group = self.groups.all_of(&name);
+            group.kill();
+            if let Err(error) = group.remove() {
+                tracing::error!(sandbox = %id, "the group of a box that is gone: {error}");
+            }
+        }
+    }
+
+    /// The groups of a box that is to go. One whose data folder was moved has them under another name.
+    fn remove_groups(&self, id: SandboxId) -> std::io::Result<()> {
+        let group = self.groups.all_of(&self.group_name(id));
+        if group.exists() {
+            return group.remove();
+        }
+        let ending = format!("-{id}");
+        for name in self.groups.names().iter().filter(|name| name.ends_with(&ending)) {
+            self.groups.all_of(name).remove()?;
+        }
+        Ok(())
+    }
+
     fn oom_kills(&self, id: SandboxId) -> u64 {
         self.groups.all_of(&self.group_name(id)).oom_kills()
     }
@@ -380,6 +411,11 @@ impl Provider for NativeProvider {
         }
         // A crash may have come between the intent and these.
         folders.make_own(id, info.spec.limits.disk_mb)?;
+        let group = self.inner.groups.all_of(&self.inner.group_name(id));
+        if group.exists() {
+            // Of a former life whose folder was lost, perhaps.
+            group.kill();
+        }
         self.inner.launching.fetch_add(1, Ordering::Relaxed);
         let launched = self.launch(&info).await;
         self.inner.launching.fetch_sub(1, Ordering::Relaxed);
@@ -404,8 +440,7 @@ impl Provider for NativeProvider {
         let inner = self.inner.clone();
         short_work(self.is_alone(), move || {
             reached("the box is ended");
-            let group = inner.groups.all_of(&inner.group_name(id));
-            group.remove().map_err(|e| io_error(Path::new("the control group"), e))?;
+            inner.remove_groups(id).map_err(|e| io_error(Path::new("the control group"), e))?;
             reached("the group is removed");
             inner.folders.remove(id, volumes == Volumes::Delete)?;
             drop(held);
@@ -420,7 +455,11 @@ impl Provider for NativeProvider {
 
     async fn list(&self) -> Result<Vec<BoxInfo>> {
         let inner = self.inner.clone();
-        off_thread(move || Ok(watch::present(&*inner)?.into_values().collect())).await
+        off_thread(move || {
+            inner.end_orphans();
+            Ok(watch::present(&*inner)?.into_values().collect())
+        })
+        .await
     }
 
     async fn watch(&self) -> Result<BoxEvents> {

@@ -203,7 +203,11 @@ fn work(jobs: &Receiver<Job>, spares: &std::sync::Weak<Spares>) {
                 None => Ok(()),
             },
         };
-        if let Err(error) = done {
+        // Another process may have been faster.
+        if let Err(error) = done.or_else(|error| match error.kind() {
+            io::ErrorKind::NotFound => Ok(()),
+            _ => Err(error),
+        }) {
             tracing::warn!("a folder that nobody waits for: {error}");
         }
     }

@@ -86,7 +86,7 @@ async fn a_key_is_found_by_its_hash(cx: Cx) -> Result<()> {
     cx.stores.accounts.add_key(&made, &hash).await?;
     ensure!(cx.stores.accounts.find_key(&hash).await?.as_ref() == Some(&made));
     ensure!(cx.stores.accounts.find_key(&[8; 32]).await?.is_none());
-    ensure!(cx.stores.accounts.keys(cx.account).await? == [made.clone()]);
+    ensure!(cx.stores.accounts.keys(cx.account).await? == std::slice::from_ref(&made));
     ensure!(cx.stores.accounts.keys(cx.stranger).await?.is_empty());
     let nobodys = ApiKey { account_id: AccountId::generate(), ..key(cx.account) };
     ensure_kind(cx.stores.accounts.add_key(&nobodys, &[9; 32]).await, ErrorKind::NotFound)

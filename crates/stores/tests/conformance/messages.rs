@@ -100,7 +100,7 @@ async fn m1_times_of_one_microsecond_are_told_apart(cx: Cx) -> Result<()> {
     let mut page = Page::first(1);
     for wanted in &made {
         let part = cx.stores.messages.list(cx.account, id, Direction::OldestFirst, &page).await?;
-        ensure!(part.items == [wanted.clone()]);
+        ensure!(part.items == std::slice::from_ref(wanted));
         let Some(next) = part.next else { break };
         page = page.after(next);
     }
