@@ -45,13 +45,14 @@ pub struct CpArgs {
 pub async fn cp(app: &App, args: &CpArgs) -> Result<i32> {
     let mut signals = Signals::listen()?;
     tokio::select! {
-        copied = copy(app, args) => copied.map(|()| 0),
+        copied = copy(app, args) => copied.map(|whole| if whole { 0 } else { crate::exit::FAILED }),
         // Dropping the copy takes its half-written files away.
         signal = signals.next() => Ok(crate::exit::by_signal(signal)),
     }
 }
 
-async fn copy(app: &App, args: &CpArgs) -> Result<()> {
+/// Whether everything was copied.
+async fn copy(app: &App, args: &CpArgs) -> Result<bool> {
     let progress = Progress::new();
     let copied = match (Side::parse(&args.from), Side::parse(&args.to)) {
         (Side::Box { sandbox, path }, Side::Local(to)) => {
@@ -79,7 +80,7 @@ async fn copy(app: &App, args: &CpArgs) -> Result<()> {
         // Stdout may be the file itself.
         output::error_line(&summary);
     }
-    Ok(())
+    Ok(progress.is_whole())
 }
 
 async fn guest(app: &App, reference: &str) -> Result<Guest> {

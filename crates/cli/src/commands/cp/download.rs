@@ -8,7 +8,10 @@ use super::{
 };
 use crate::attached;
 use anyhow::{Context, Result, bail};
-use seawall_api::files::{Entry, EntryKind, FileName, ListDir, MAX_PAGE, ReadFile};
+use seawall_api::{
+    ErrorKind,
+    files::{Entry, EntryKind, FileName, ListDir, MAX_PAGE, ReadFile},
+};
 use seawall_wire::{FileReader, Guest};
 use std::{ffi::OsStr, path::Path, sync::Arc};
 use tokio::{io::AsyncWriteExt, task::JoinSet};
@@ -72,7 +75,7 @@ async fn directory(
         let (dir, depth, limit) = (names::file(source), u32::MAX, MAX_PAGE);
         let page = guest.list(ListDir { dir, depth, after: after.clone(), limit }).await?;
         for (path, why) in &page.unreadable {
-            progress.warn(&format!("{path} cannot be read ({why}): left out"));
+            progress.leave_out(&format!("{path} cannot be read ({why}): left out"));
         }
         count += page.entries.len();
         let empty = page.entries.is_empty();
@@ -137,12 +140,23 @@ async fn take(
             let path = names::join(source.as_bytes(), entry.path.as_bytes());
             flight.spawn(async move {
                 let parts = names::parts(entry.path.as_bytes())?;
-                file(&guest, &path, entry.size, &tree, &parts, &progress).await
+                match file(&guest, &path, entry.size, &tree, &parts, &progress).await {
+                    Err(error) if is_denied(&error) => {
+                        progress.leave_out(&format!("{} cannot be read: left out", entry.path));
+                        Ok(())
+                    }
+                    other => other,
+                }
             });
         }
         kind => progress.warn(&format!("{} is a {kind:?}: left out", entry.path)),
     }
     Ok(None)
+}
+
+/// One file that the sandbox's user may not read is no reason to lose the others.
+fn is_denied(error: &anyhow::Error) -> bool {
+    error.downcast_ref::<seawall_wire::Error>().is_some_and(|error| error.kind() == ErrorKind::Denied)
 }
 
 /// Deepest first: setting the time of a directory must be the last thing that happens in it.

@@ -16,6 +16,7 @@ pub struct Progress {
     bar: ProgressBar,
     files: Arc<AtomicU64>,
     bytes: Arc<AtomicU64>,
+    left_out: Arc<AtomicU64>,
 }
 
 impl Progress {
@@ -26,7 +27,7 @@ impl Progress {
             bar.set_style(style);
         }
         bar.enable_steady_tick(Duration::from_millis(200));
-        Progress { bar, files: Arc::default(), bytes: Arc::default() }
+        Progress { bar, files: Arc::default(), bytes: Arc::default(), left_out: Arc::default() }
     }
 
     /// There is this much more to do.
@@ -47,6 +48,17 @@ impl Progress {
     /// Above the bar, so that neither spoils the other.
     pub fn warn(&self, text: &str) {
         self.bar.suspend(|| crate::output::note(crate::output::printable(text)));
+    }
+
+    /// Something that should have been copied was not.
+    pub fn leave_out(&self, text: &str) {
+        self.left_out.fetch_add(1, Ordering::Relaxed);
+        self.warn(text);
+    }
+
+    /// Whether everything was copied.
+    pub fn is_whole(&self) -> bool {
+        self.left_out.load(Ordering::Relaxed) == 0
     }
 
     pub fn finish(&self) {
