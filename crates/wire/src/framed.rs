@@ -3,8 +3,9 @@
 use crate::{Error, Result};
 use bytes::{Buf, Bytes, BytesMut};
 use seawall_api::{
+    ErrorKind, Fault,
     exec::OutputStream,
-    frame::{self, Frame, HEADER, Kind},
+    frame::{self, Frame, FrameError, HEADER, Kind},
 };
 use serde::Serialize;
 use std::{
@@ -84,7 +85,15 @@ impl<W: AsyncWrite + Unpin> FrameWriter<W> {
     }
 
     pub async fn message<T: Serialize>(&mut self, kind: Kind, message: &T) -> Result<()> {
-        self.send(&Frame::message(kind, message)?).await
+        let frame = Frame::message(kind, message).map_err(|error| match error {
+            // Ours, not the other side's.
+            FrameError::TooLong(bytes) => Error::Guest(Fault::new(
+                ErrorKind::TooLarge,
+                format!("{bytes} bytes are too much for one request, with its arguments and environment; the limit is {}", frame::MAX_BODY),
+            )),
+            other => other.into(),
+        })?;
+        self.send(&frame).await
     }
 
     pub async fn data(&mut self, bytes: &[u8]) -> Result<()> {
