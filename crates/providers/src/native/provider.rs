@@ -114,17 +114,16 @@ impl Inner {
         }
     }
 
-    /// The groups of a box that is to go. One whose data folder was moved has them under another name.
-    fn remove_groups(&self, id: SandboxId) -> std::io::Result<()> {
+    /// The groups of a box that is to go. `known`: it has a folder here.
+    fn remove_groups(&self, id: SandboxId, known: bool) -> std::io::Result<()> {
         let group = self.groups.all_of(&self.group_name(id));
-        if group.exists() {
-            return group.remove();
+        if known && !group.exists() {
+            // A data folder that was moved has them under another name. Where anything lives it is another's.
+            let ending = format!("-{id}");
+            let others = self.groups.names().into_iter().filter(|name| name.ends_with(&ending));
+            others.for_each(|name| self.groups.clear(&name));
         }
-        let ending = format!("-{id}");
-        for name in self.groups.names().iter().filter(|name| name.ends_with(&ending)) {
-            self.groups.all_of(name).remove()?;
-        }
-        Ok(())
+        group.remove()
     }
 
     fn oom_kills(&self, id: SandboxId) -> u64 {
@@ -440,7 +439,9 @@ impl Provider for NativeProvider {
         let inner = self.inner.clone();
         short_work(self.is_alone(), move || {
             reached("the box is ended");
-            inner.remove_groups(id).map_err(|e| io_error(Path::new("the control group"), e))?;
+            inner
+                .remove_groups(id, held.is_some())
+                .map_err(|e| io_error(Path::new("the control group"), e))?;
             reached("the group is removed");
             inner.folders.remove(id, volumes == Volumes::Delete)?;
             drop(held);
