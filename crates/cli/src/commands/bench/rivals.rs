@@ -5,7 +5,7 @@ use crate::output;
 use anyhow::{Context, Result, ensure};
 use std::{
     fs,
-    os::unix::fs::{PermissionsExt, symlink},
+    os::unix::fs::PermissionsExt,
     path::{Path, PathBuf},
     process::{Command, Stdio},
     time::Instant,
@@ -140,13 +140,13 @@ fn root(scratch: &Path) -> Result<PathBuf> {
 fn bundle(program: &str, scratch: &Path) -> Result<PathBuf> {
     let (root, bundle) = (root(scratch)?, scratch.join(format!("bundle-{program}")));
     fs::create_dir_all(&bundle)?;
-    symlink(root, bundle.join("rootfs"))?;
     let made = Command::new(program).arg("spec").current_dir(&bundle).output()?;
     ensure!(made.status.success(), "{program} spec failed");
     let config = bundle.join("config.json");
     let mut spec: serde_json::Value = serde_json::from_slice(&fs::read(&config)?)?;
     spec["process"]["args"] = serde_json::json!(["/guest", "--version"]);
     spec["process"]["terminal"] = false.into();
+    spec["root"]["path"] = root.display().to_string().into();
     fs::write(&config, serde_json::to_vec(&spec)?)?;
     Ok(bundle)
 }
