@@ -6,6 +6,7 @@ use std::{
     fs,
     io::{self, ErrorKind},
     path::{Path, PathBuf},
+    time::Duration,
 };
 
 /// The group that holds those of all boxes.
@@ -149,6 +150,20 @@ impl Cgroups {
                     // One that is in use refuses.
                     let _ = fs::remove_dir(entry.path());
                 }
+            }
+        }
+    }
+
+    /// Groups with this in their name that are older, and in which nothing lives, are removed.
+    pub fn clear_old(&self, mark: &str, age: Duration) {
+        let is_old = |path: &Path| {
+            let made = fs::metadata(path).and_then(|found| found.modified());
+            made.is_ok_and(|made| made.elapsed().is_ok_and(|passed| passed > age))
+        };
+        for name in self.names().iter().filter(|name| name.contains(mark)) {
+            for folder in self.parents.iter().map(|(_, parent)| parent.join(name)).filter(|path| is_old(path))
+            {
+                let _ = fs::remove_dir(folder);
             }
         }
     }

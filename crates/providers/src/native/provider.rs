@@ -44,6 +44,8 @@ use std::{
     time::{Duration, Instant},
 };
 
+/// How old groups may be that nobody took.
+const SPARES_PATIENCE: Duration = Duration::from_secs(600);
 /// How old the look at the host's `/etc` may be.
 const ETC_PATIENCE: Duration = Duration::from_secs(30);
 const DEFAULT_PATH: &str = "/run/seawall/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
@@ -148,6 +150,8 @@ impl NativeProvider {
         let installation = blake3::hash(data.as_os_str().as_bytes()).to_hex()[..8].to_owned();
         // What a crash left; those that somebody else has ready are made again when they are missing.
         groups.clear(&spare_group(&installation, ""));
+        // And of installations that are no more. Whoever misses one makes another.
+        groups.clear_old(&spare_group("", ""), SPARES_PATIENCE);
         let folders = Arc::new(Folders::open(&data, group_maker(&groups, &installation, settings.defaults))?);
         let etc_seen = Mutex::new(None);
         let inner = Inner {
