@@ -1,6 +1,7 @@
 //! SQLite and PostgreSQL.
 
 mod accounts;
+mod check;
 mod conversations;
 mod db;
 mod errors;
@@ -19,6 +20,7 @@ mod statement;
 mod turns;
 mod value;
 
+pub use check::{Check, check};
 pub use db::Db;
 pub use migrate::{Migrated, newest_version};
 pub use statement::Sql;

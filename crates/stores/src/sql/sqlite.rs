@@ -95,6 +95,15 @@ impl Sqlite {
         receive.await.map_err(|_| closed())?
     }
 
+    /// What SQLite itself finds wrong with the file.
+    pub(super) async fn damage(&self) -> Result<Vec<String>> {
+        let mut connection = self.readers.acquire().await.map_err(from_sqlx)?;
+        let rows =
+            sqlite_rows(&mut connection, "PRAGMA integrity_check", Vec::new()).await.map_err(from_sqlx)?;
+        let said = rows.iter().map(|row| row.text(0)).collect::<Result<Vec<_>>>()?;
+        Ok(said.into_iter().filter(|line| line != "ok").collect())
+    }
+
     /// A whole copy of the database as it is now, while it is used.
     pub async fn backup(&self, to: &Path) -> Result<()> {
         let text =
