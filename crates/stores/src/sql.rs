@@ -68,7 +68,15 @@ impl SqlStore {
     }
 }
 
-/// Every statement there is, for the test that reads their plans.
+/// How SQLite would run a statement, a line for each step.
+pub async fn plan(db: &Db, sql: &'static Sql) -> seawall_core::Result<Vec<String>> {
+    match db {
+        Db::Sqlite(sqlite) => sqlite.plan(sql).await,
+        Db::Postgres(_) => Err(seawall_core::Error::invalid("PostgreSQL's plans are read with psql")),
+    }
+}
+
+/// Every statement of a request, for the test that reads their plans.
 pub fn statements() -> Vec<&'static Sql> {
     [
         accounts::ALL,

@@ -14,7 +14,7 @@ use super::{
 use futures::future::BoxFuture;
 use seawall_core::{Error, Result};
 use sqlx::{
-    ConnectOptions as _, Connection as _,
+    ConnectOptions as _, Connection as _, Executor as _,
     sqlite::{SqliteConnectOptions, SqliteJournalMode, SqlitePool, SqlitePoolOptions, SqliteSynchronous},
 };
 use std::{
@@ -93,6 +93,13 @@ impl Sqlite {
         let closed = || Error::unavailable("the database was closed");
         self.writer.send(job).await.map_err(|_| closed())?;
         receive.await.map_err(|_| closed())?
+    }
+
+    pub(super) async fn plan(&self, sql: &'static Sql) -> Result<Vec<String>> {
+        let mut connection = self.readers.acquire().await.map_err(from_sqlx)?;
+        let text = sqlx::AssertSqlSafe(format!("EXPLAIN QUERY PLAN {}", sql.sqlite));
+        let rows = connection.fetch_all(sqlx::query(text)).await.map_err(from_sqlx)?;
+        rows.into_iter().map(|row| Row::Sqlite(row).text(3)).collect()
     }
 
     /// What SQLite itself finds wrong with the file.
