@@ -3,6 +3,8 @@
 //! One implementation serves both SQL databases ([`sql`]): the statements are the same but for a word or two, and
 //! [`sql::Db`] hides how a transaction gets to the disk. Start with [`sql::SqlStore`].
 
+#[cfg(feature = "dynamodb")]
+pub mod dynamodb;
 pub mod sql;
 
 pub use sql::{Db, SqlStore};

@@ -3,8 +3,11 @@
 use super::kit::Cx;
 use anyhow::{Context, Result};
 use futures::future::BoxFuture;
-use seawall_core::testing::MemoryStore;
-use seawall_stores::{Db, SqlStore};
+use seawall_core::{ports::store::Stores, testing::MemoryStore};
+use seawall_stores::{
+    Db, SqlStore,
+    dynamodb::{DynamoMessages, DynamoSettings},
+};
 use std::{process::Command, sync::Arc};
 
 /// A store, and how a fresh one is made for each case.
@@ -23,15 +26,39 @@ pub fn all() -> Vec<Store> {
         Ok(_) => None,
         Err(_) => Some("no PostgreSQL: SEAWALL_TEST_POSTGRES is not set (`make test` starts one)".to_owned()),
     };
+    let dynamodb = match std::env::var("SEAWALL_TEST_DYNAMODB") {
+        Ok(_) => None,
+        Err(_) => {
+            Some("no DynamoDB: SEAWALL_TEST_DYNAMODB is not set (`make test` starts moto's)".to_owned())
+        }
+    };
     vec![
         Store { name: "memory", only: None, missing: None, make: || Box::pin(memory()) },
         Store { name: "sqlite", only: None, missing: None, make: || Box::pin(sqlite()) },
         Store { name: "postgres", only: None, missing: postgres, make: || Box::pin(postgres_database()) },
+        Store {
+            name: "dynamodb",
+            only: Some(&["messages"]),
+            missing: dynamodb,
+            make: || Box::pin(dynamodb_table()),
+        },
     ]
 }
 
 async fn memory() -> Result<Cx> {
     Cx::new(MemoryStore::new().stores(), None).await
+}
+
+/// Messages there, and the rest in memory.
+async fn dynamodb_table() -> Result<Cx> {
+    let settings = DynamoSettings {
+        table: "seawall-conformance".into(),
+        endpoint: Some(std::env::var("SEAWALL_TEST_DYNAMODB")?),
+        region: Some("us-east-1".into()),
+        make_table: true,
+    };
+    let messages = Arc::new(DynamoMessages::open(&settings).await?);
+    Cx::new(Stores { messages, ..MemoryStore::new().stores() }, None).await
 }
 
 async fn sqlite() -> Result<Cx> {

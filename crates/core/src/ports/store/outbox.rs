@@ -6,7 +6,6 @@ use async_trait::async_trait;
 use jiff::Timestamp;
 use seawall_api::{AccountId, ConversationId, conversation::Message};
 use serde::{Deserialize, Serialize};
-use serde_json::Value;
 use std::time::Duration;
 
 /// What to do.
@@ -21,12 +20,6 @@ pub enum Task {
     DeleteMessages {
         account: AccountId,
         conversation: ConversationId,
-    },
-    /// A webhook of a template.
-    Webhook {
-        account: AccountId,
-        url: String,
-        body: Value,
     },
 }
 

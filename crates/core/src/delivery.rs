@@ -1,0 +1,80 @@
+//! The courier: carries what waits in the outbox to where it belongs, until it has arrived.
+
+use crate::{
+    Result,
+    ports::store::{Delivery, Messages, Outbox, Task},
+};
+use std::{sync::Arc, time::Duration};
+
+/// How many are taken at once.
+const ROUND: u32 = 50;
+/// How long nobody else tries what was taken. Longer than any store takes to answer.
+const TIME: Duration = Duration::from_secs(60);
+const FIRST_PAUSE: Duration = Duration::from_secs(1);
+const LONGEST_PAUSE: Duration = Duration::from_secs(300);
+
+/// What one round came to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Round {
+    pub delivered: usize,
+    /// Due again later.
+    pub failed: usize,
+}
+
+#[derive(Clone)]
+pub struct Courier {
+    outbox: Arc<dyn Outbox>,
+    messages: Arc<dyn Messages>,
+}
+
+impl Courier {
+    pub fn new(outbox: Arc<dyn Outbox>, messages: Arc<dyn Messages>) -> Courier {
+        Courier { outbox, messages }
+    }
+
+    /// Tries whatever is due now, once. Several couriers may do so at the same time.
+    pub async fn round(&self) -> Result<Round> {
+        let mut round = Round::default();
+        for delivery in self.outbox.take(ROUND, TIME).await? {
+            match self.carry(&delivery.entry.task).await {
+                Ok(()) => {
+                    self.outbox.done(&delivery).await?;
+                    round.delivered += 1;
+                }
+                Err(error) => {
+                    let (id, attempts, text) = (delivery.entry.id, delivery.entry.attempts, error.chain());
+                    tracing::error!(outbox = id, attempts, error = %text, "a delivery failed, and is tried again");
+                    self.outbox.failed(&delivery, &text, pause(&delivery)).await?;
+                    round.failed += 1;
+                }
+            }
+        }
+        Ok(round)
+    }
+
+    async fn carry(&self, task: &Task) -> Result<()> {
+        match task {
+            Task::PutMessage { account, message } => {
+                self.messages.put(*account, std::slice::from_ref(message)).await?;
+                let (message, conversation) = (message.id, message.conversation_id);
+                tracing::debug!(%message, %conversation, "message stored");
+                Ok(())
+            }
+            Task::DeleteMessages { account, conversation } => {
+                self.messages.delete_all(*account, *conversation).await
+            }
+        }
+    }
+}
+
+/// Twice as long each time.
+fn pause(delivery: &Delivery) -> Duration {
+    let factor = 1_u32 << delivery.entry.attempts.saturating_sub(1).min(16);
+    FIRST_PAUSE.saturating_mul(factor).min(LONGEST_PAUSE)
+}
+
+impl std::fmt::Debug for Courier {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Courier").finish_non_exhaustive()
+    }
+}
