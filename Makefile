@@ -39,11 +39,13 @@ bench: setup ## figures of a release build (SPECIFICATION.md)
 	cargo build --release
 	$(TARGET)/release/seawall bench exec --provider local
 	$(TARGET)/release/seawall bench --compare
+	scripts/with-postgres $(TARGET)/release/seawall bench stores
 
 bench-check: setup ## fails where a promise of SPECIFICATION.md is missed
 	cargo build --release
 	$(TARGET)/release/seawall bench exec --provider local --check
 	$(TARGET)/release/seawall bench --compare --check
+	scripts/with-postgres $(TARGET)/release/seawall bench stores --check
 
 soak: setup ## the conformance suite again and again (SOAK_MINUTES, default 30)
 	@scripts/soak

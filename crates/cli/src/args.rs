@@ -1,7 +1,7 @@
 //! The command line: what there is to say, and help that teaches it.
 
 use crate::commands::{
-    bench::BenchArgs, cp::CpArgs, create::CreateArgs, doctor::DoctorArgs, exec::ExecArgs,
+    bench::BenchArgs, cp::CpArgs, create::CreateArgs, db::DbArgs, doctor::DoctorArgs, exec::ExecArgs,
     forward::ForwardArgs, inspect::InspectArgs, kill::KillArgs, logs::LogsArgs, ls::LsArgs, rm::RmArgs,
     run::RunArgs, shell::ShellArgs, start::StartArgs, stop::StopArgs, volumes::VolumesArgs,
 };
@@ -86,6 +86,8 @@ pub enum Command {
     Volumes(VolumesArgs),
     /// All that is known of a sandbox, as JSON
     Inspect(InspectArgs),
+    /// Look after the database: bring it up to date, copy it, check it
+    Db(DbArgs),
     /// Reach a port of a sandbox from this machine
     Forward(ForwardArgs),
     /// Check that this machine has what is needed, and say what to do where not

@@ -4,6 +4,7 @@ pub mod bench;
 pub mod completions;
 pub mod cp;
 pub mod create;
+pub mod db;
 pub mod doctor;
 pub mod exec;
 pub mod forward;
@@ -37,6 +38,7 @@ pub async fn dispatch(cli: Cli) -> Result<i32> {
         // These two must work where nothing else does, or elsewhere.
         Command::Doctor(args) => return doctor::doctor(&settings, &args, json).await,
         Command::Bench(args) => return bench::bench(settings, &args, json).await,
+        Command::Db(args) => return db::db(&settings, &args, json).await,
         command => command,
     };
     let app = App::open(settings, json)?;
@@ -55,7 +57,7 @@ pub async fn dispatch(cli: Cli) -> Result<i32> {
         Command::Volumes(args) => volumes::volumes(&app, &args).await,
         Command::Inspect(args) => inspect::inspect(&app, &args).await,
         Command::Forward(args) => forward::forward(&app, &args).await,
-        Command::Doctor(_) | Command::Bench(_) | Command::Completions { .. } => Ok(0),
+        Command::Doctor(_) | Command::Bench(_) | Command::Db(_) | Command::Completions { .. } => Ok(0),
     }
 }
 

@@ -3,7 +3,7 @@
 //! An unknown key is an error with a suggestion. A wrong value that has a safe default is replaced
 //! by it, with a warning; one that has none (where the data lives) is an error.
 
-use anyhow::{Context, Result, anyhow, bail};
+use anyhow::{Context, Result, anyhow, bail, ensure};
 use seawall_providers::native::NativeSettings;
 use std::{
     ffi::OsString,
@@ -18,7 +18,9 @@ mod suggest;
 mod tests;
 
 const FILE: &str = "seawall.toml";
-const TOP_KEYS: [&str; 5] = ["data", "provider", "exec", "stop", "native"];
+const TOP_KEYS: [&str; 6] = ["data", "provider", "exec", "stop", "native", "database"];
+const DATABASE_KEYS: [&str; 1] = ["url"];
+const DATABASE_VAR: &str = "SEAWALL_DATABASE_URL";
 const NATIVE_KEYS: [&str; 5] = ["cpus", "memory_mb", "max_processes", "open_files", "mounts"];
 const EXEC_KEYS: [&str; 2] = ["timeout_seconds", "output_limit_bytes"];
 const STOP_KEYS: [&str; 1] = ["grace_seconds"];
@@ -34,6 +36,8 @@ pub struct Settings {
     pub output_limit: Option<u64>,
     pub stop_grace: Duration,
     pub native: NativeSettings,
+    /// The address of PostgreSQL. None: SQLite in the data folder.
+    pub database: Option<String>,
 }
 
 impl Default for Settings {
@@ -45,6 +49,7 @@ impl Default for Settings {
             output_limit: None,
             stop_grace: Duration::from_secs(5),
             native: NativeSettings::default(),
+            database: None,
         }
     }
 }
@@ -91,7 +96,7 @@ pub fn load_from(flags: &Flags, around: &Surroundings<'_>) -> Result<Loaded> {
             std::fs::read_to_string(&file).with_context(|| format!("cannot read {}", file.display()))?;
         layers.file(&file, &text, around)?;
     }
-    layers.environment(around);
+    layers.environment(around)?;
     let flag = flags.data.clone().filter(|path| !path.as_os_str().is_empty());
     let data = match flag.or(layers.data) {
         Some(data) => data,
@@ -163,10 +168,22 @@ impl Layers {
         if let Some(native) = section(&shown, &table, "native", &NATIVE_KEYS)? {
             self.settings.native = native::settings(&shown, native)?;
         }
+        let database = section(&shown, &table, "database", &DATABASE_KEYS)?;
+        if let Some(value) = database.and_then(|section| section.get("url")) {
+            let url = value.as_str().filter(|url| is_postgres(url));
+            self.settings.database =
+                Some(url.ok_or_else(|| not_postgres(&format!("{shown}: `database.url`")))?.to_owned());
+        }
         Ok(())
     }
 
-    fn environment(&mut self, around: &Surroundings<'_>) {
+    fn environment(&mut self, around: &Surroundings<'_>) -> Result<()> {
+        let url = (around.var)(DATABASE_VAR).filter(|url| !url.is_empty());
+        if let Some(url) = url.map(|url| url.to_string_lossy().into_owned()) {
+            // Not replaced by a default: data would go where nobody looks for it.
+            ensure!(is_postgres(&url), not_postgres(DATABASE_VAR));
+            self.settings.database = Some(url);
+        }
         let number = |name: &str| -> Option<Number> {
             let text = (around.var)(name)?.to_string_lossy().trim().to_owned();
             (!text.is_empty()).then(|| (text.parse().ok(), text))
@@ -174,6 +191,7 @@ impl Layers {
         self.timeout(TIMEOUT_VAR, number(TIMEOUT_VAR));
         self.limit(LIMIT_VAR, number(LIMIT_VAR));
         self.grace(GRACE_VAR, number(GRACE_VAR));
+        Ok(())
     }
 
     fn timeout(&mut self, place: &str, value: Option<Number>) {
@@ -218,6 +236,17 @@ impl Layers {
         reset(&mut self.settings);
         self.warnings.push(format!("{place} is {shown}, not {wanted}: using {instead}"));
     }
+}
+
+fn is_postgres(url: &str) -> bool {
+    url.starts_with("postgres://") || url.starts_with("postgresql://")
+}
+
+/// Without the value: it may hold a password.
+fn not_postgres(place: &str) -> anyhow::Error {
+    anyhow!(
+        "{place} must be an address of PostgreSQL, e.g. postgres://user@host/seawall; without one SQLite is used"
+    )
 }
 
 /// The number, where it is one, and how it was written.

@@ -13,6 +13,7 @@ mod messages;
 mod migrate;
 mod outbox;
 mod postgres;
+mod restore;
 mod sandboxes;
 mod sessions;
 mod sqlite;
@@ -23,6 +24,7 @@ mod value;
 pub use check::{Check, check};
 pub use db::Db;
 pub use migrate::{Migrated, newest_version};
+pub use restore::{backup, restore};
 pub use statement::Sql;
 
 use seawall_core::ports::store::Stores;

@@ -205,3 +205,27 @@ fn a_long_command_line_can_be_listed() {
     let table = world.ok(["logs", "--processes", &id]);
     assert!(table.lines().all(|line| line.chars().count() < 600));
 }
+
+#[test]
+fn the_database_is_looked_after() {
+    let world = World::new();
+    assert_eq!(world.ok(["db", "migrate"]), "sqlite: version 0 became 1\n");
+    assert_eq!(world.ok(["db", "migrate"]), "sqlite is at version 1, the newest\n");
+    let checked = world.json(["db", "check"]);
+    assert_eq!((&checked["ok"], &checked["turns"]), (&true.into(), &0.into()));
+    let folder = tempfile::tempdir().unwrap();
+    let copy = folder.path().join("copy.db").display().to_string();
+    world.ok(["db", "backup", &copy]);
+    let again = world.seawall(["db", "backup", &copy]);
+    assert_eq!(again.status.code(), Some(1));
+    assert!(stderr(&again).contains("name another file"), "{}", stderr(&again));
+    world.ok(["db", "restore", &copy]);
+    let no_database = world.seawall(["db", "restore", "/etc/passwd"]);
+    assert_eq!(no_database.status.code(), Some(1));
+    assert!(stderr(&no_database).contains("no database of seawall"), "{}", stderr(&no_database));
+    world.ok(["db", "check"]);
+    let wrong =
+        world.command().env("SEAWALL_DATABASE_URL", "mysql://x:secret@y").args(["db", "check"]).output();
+    let wrong = stderr(&wrong.unwrap());
+    assert!(wrong.contains("PostgreSQL") && !wrong.contains("secret"), "{wrong}");
+}

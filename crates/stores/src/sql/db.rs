@@ -2,6 +2,7 @@
 
 use super::{
     errors::from_sqlx,
+    migrate::Migrated,
     postgres::Postgres,
     sqlite::Sqlite,
     statement::Sql,
@@ -77,6 +78,22 @@ impl Db {
         match self {
             Db::Sqlite(db) => db.write(args, work).await,
             Db::Postgres(db) => db.write(&args, &work).await,
+        }
+    }
+
+    /// What opening it did to its tables.
+    pub fn migrated(&self) -> Migrated {
+        match self {
+            Db::Sqlite(db) => db.migrated(),
+            Db::Postgres(db) => db.migrated(),
+        }
+    }
+
+    /// Finishes what was begun, and lets go.
+    pub async fn close(self) {
+        match self {
+            Db::Sqlite(db) => db.close().await,
+            Db::Postgres(db) => db.close().await,
         }
     }
 

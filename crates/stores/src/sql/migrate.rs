@@ -28,7 +28,7 @@ macro_rules! migration {
 const MIGRATIONS: &[Migration] = &[migration!("0001_first")];
 
 /// What was done.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Migrated {
     pub from: u64,
     pub to: u64,

@@ -3,7 +3,7 @@
 use super::{
     db::{Tx, Work, postgres_rows, postgres_run},
     errors::from_sqlx,
-    migrate,
+    migrate::{self, Migrated},
     statement::Sql,
     value::{Row, Value},
 };
@@ -24,14 +24,15 @@ const CONNECTIONS: u32 = 20;
 #[derive(Debug, Clone)]
 pub struct Postgres {
     pool: PgPool,
+    migrated: Migrated,
 }
 
 impl Postgres {
     /// Connects, and brings the database up to date.
     pub async fn open(url: &str) -> Result<Postgres> {
-        let postgres = Postgres::connect(url)?;
+        let mut postgres = Postgres::connect(url)?;
         let mut tx = postgres.tx().await?;
-        migrate::postgres(&mut tx).await?;
+        postgres.migrated = migrate::postgres(&mut tx).await?;
         Ok(postgres)
     }
 
@@ -51,7 +52,15 @@ impl Postgres {
             // The first statement shows as well whether it lives, and is tried again.
             .test_before_acquire(false)
             .connect_lazy_with(options);
-        Ok(Postgres { pool })
+        Ok(Postgres { pool, migrated: Migrated { from: 0, to: 0 } })
+    }
+
+    pub(super) fn migrated(&self) -> Migrated {
+        self.migrated
+    }
+
+    pub(super) async fn close(self) {
+        self.pool.close().await;
     }
 
     async fn tx(&self) -> Result<Tx> {

@@ -7,18 +7,22 @@
 use super::{
     db::{Tx, Work, sqlite_rows},
     errors::from_sqlx,
-    migrate,
+    migrate::{self, Migrated},
     statement::Sql,
     value::{Row, Value},
 };
 use futures::future::BoxFuture;
+use seawall_api::ErrorKind;
 use seawall_core::{Error, Result};
 use sqlx::{
     ConnectOptions as _, Connection as _, Executor as _,
     sqlite::{SqliteConnectOptions, SqliteJournalMode, SqlitePool, SqlitePoolOptions, SqliteSynchronous},
 };
 use std::{
+    fs::File,
+    os::unix::fs::OpenOptionsExt,
     path::{Path, PathBuf},
+    sync::{Arc, Mutex, PoisonError},
     time::Duration,
 };
 use tokio::sync::{mpsc, oneshot};
@@ -36,6 +40,11 @@ pub struct Sqlite {
     path: PathBuf,
     readers: SqlitePool,
     writer: mpsc::Sender<Job>,
+    migrated: Migrated,
+    /// Ends when the writer has.
+    done: Arc<Mutex<Option<oneshot::Receiver<()>>>>,
+    /// None where somebody else holds it for us.
+    _lock: Option<Arc<File>>,
 }
 
 /// Runs in the transaction, and answers when that has ended.
@@ -45,16 +54,30 @@ type Answer = Box<dyn FnOnce(Option<&Error>) + Send>;
 impl Sqlite {
     /// Opens the file, makes it where it is missing, and brings it up to date.
     pub async fn open(path: &Path) -> Result<Sqlite> {
-        let writing = options(path).create_if_missing(true);
+        let lock = lock_file(path)?;
+        lock.try_lock_shared()
+            .map_err(|_| Error::unavailable(format!("{} is just being restored", path.display())))?;
+        Ok(Sqlite { _lock: Some(Arc::new(lock)), ..Sqlite::open_unlocked(path).await? })
+    }
+
+    /// For whoever holds the lock.
+    pub(super) async fn open_unlocked(path: &Path) -> Result<Sqlite> {
+        make_private(path)?;
+        let writing = options(path);
         let connection = writing.connect().await.map_err(|error| cannot_open(path, error))?;
         let mut tx = Tx::Sqlite(Box::new(connection));
-        migrate::sqlite(&mut tx).await?;
+        let migrated = migrate::sqlite(&mut tx).await?;
         let readers = SqlitePoolOptions::new()
             .max_connections(READERS)
             .connect_lazy_with(options(path).read_only(true));
         let (writer, jobs) = mpsc::channel(WAITING);
-        tokio::spawn(write_all(tx, jobs));
-        Ok(Sqlite { path: path.to_owned(), readers, writer })
+        let (end, done) = oneshot::channel();
+        tokio::spawn(async move {
+            write_all(tx, jobs).await;
+            let _ = end.send(());
+        });
+        let done = Arc::new(Mutex::new(Some(done)));
+        Ok(Sqlite { path: path.to_owned(), readers, writer, migrated, done, _lock: None })
     }
 
     pub fn path(&self) -> &Path {
@@ -111,15 +134,70 @@ impl Sqlite {
         Ok(said.into_iter().filter(|line| line != "ok").collect())
     }
 
-    /// A whole copy of the database as it is now, while it is used.
-    pub async fn backup(&self, to: &Path) -> Result<()> {
+    /// A copy, and on disk.
+    pub(super) async fn copy_to(&self, to: &Path) -> Result<()> {
         let text =
             to.to_str().ok_or_else(|| Error::invalid("the name of a backup has to be UTF-8"))?.to_owned();
+        // SQLite takes an empty file, and leaves it as private as it is.
+        make_private(to)?;
         let mut connection = self.readers.acquire().await.map_err(from_sqlx)?;
         sqlx::query("VACUUM INTO $1").bind(text).execute(&mut *connection).await.map_err(from_sqlx)?;
         let synced = std::fs::File::open(to).and_then(|file| file.sync_all());
         synced.map_err(|error| Error::internal("the backup was not synced").with_source(error))
     }
+
+    pub(super) fn migrated(&self) -> Migrated {
+        self.migrated
+    }
+
+    /// Finishes what was begun. Afterwards everything is in the one file.
+    pub(super) async fn close(self) {
+        let Sqlite { readers, writer, done, .. } = self;
+        readers.close().await;
+        drop(writer);
+        // Others who have a clone write on.
+        let done = done.lock().unwrap_or_else(PoisonError::into_inner).take();
+        if let Some(done) = done {
+            let _ = done.await;
+        }
+    }
+
+    /// For whoever replaces the file. Refused while anybody has it open.
+    pub(super) fn lock_alone(path: &Path) -> Result<File> {
+        let lock = lock_file(path)?;
+        lock.try_lock().map_err(|_| {
+            let message =
+                format!("{} is in use: stop the server and other `seawall` commands first", path.display());
+            Error::conflict(message)
+        })?;
+        Ok(lock)
+    }
+}
+
+/// Conversations are nobody else's business. What SQLite puts beside the file is as private as the file is.
+fn make_private(path: &Path) -> Result<()> {
+    let made = File::options().create_new(true).write(true).mode(0o600).open(path);
+    match made {
+        Err(error) if error.kind() != std::io::ErrorKind::AlreadyExists => {
+            Err(Error::internal(format!("cannot make {}", path.display())).with_source(error))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// Beside the database; whoever uses that shares it.
+fn lock_file(path: &Path) -> Result<File> {
+    let mut name = path.as_os_str().to_owned();
+    name.push(".lock");
+    let open = File::options().create(true).truncate(false).write(true).mode(0o600).open(&name);
+    open.map_err(|error| {
+        let kind = match error.kind() {
+            std::io::ErrorKind::PermissionDenied => ErrorKind::Denied,
+            std::io::ErrorKind::NotFound => ErrorKind::NotFound,
+            _ => ErrorKind::Internal,
+        };
+        Error::new(kind, format!("cannot open {}", Path::new(&name).display())).with_source(error)
+    })
 }
 
 fn options(path: &Path) -> SqliteConnectOptions {
