@@ -211,7 +211,7 @@ fn the_database_is_looked_after() {
     let world = World::new();
     assert_eq!(world.ok(["db", "migrate"]), "sqlite: version 0 became 1\n");
     assert_eq!(world.ok(["db", "migrate"]), "sqlite is at version 1, the newest\n");
-    let checked = world.json(["db", "check"]);
+    let checked = world.json(["--json", "db", "check"]);
     assert_eq!((&checked["ok"], &checked["turns"]), (&true.into(), &0.into()));
     let folder = tempfile::tempdir().unwrap();
     let copy = folder.path().join("copy.db").display().to_string();
