@@ -177,6 +177,20 @@ words!(
     Interrupted = "interrupted",
 );
 
+impl Usage {
+    /// More than any turn can use: what an agent claims beyond is not believed, so that totals can be added.
+    pub const MOST: u64 = 1 << 40;
+
+    /// With no count above [`Usage::MOST`].
+    pub fn capped(self) -> Usage {
+        Usage {
+            input_tokens: self.input_tokens.min(Usage::MOST),
+            output_tokens: self.output_tokens.min(Usage::MOST),
+            cache_tokens: self.cache_tokens.min(Usage::MOST),
+        }
+    }
+}
+
 impl Stats {
     /// With one more turn's usage. Totals stop at the largest number instead of starting anew.
     pub fn plus(self, usage: &Usage) -> Stats {

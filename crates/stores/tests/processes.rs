@@ -5,6 +5,7 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::print_stdout)]
 
 mod processes {
+    pub mod cancelled;
     pub mod child;
     pub mod killed;
     pub mod kit;
@@ -13,7 +14,7 @@ mod processes {
 }
 
 use libtest_mimic::Arguments;
-use processes::{child, killed, kit, restarted, shared};
+use processes::{cancelled, child, killed, kit, restarted, shared};
 
 fn main() {
     if let Ok(role) = std::env::var("SEAWALL_STORE_ROLE") {
@@ -35,6 +36,7 @@ fn main() {
         ),
         ("m3_64_tasks_in_two_processes_count_exactly", || shared::counted(kit::postgres()?)),
         ("a_sleeper_past_its_lease_is_refused", || shared::sleeper(kit::postgres()?)),
+        ("a_cancelled_write_leaves_nothing_behind", cancelled::leaves_nothing_behind),
         ("m3_restarted_under_load_nothing_is_lost_or_counted_twice", restarted::under_load),
     ] {
         trials.push(kit::postgres_trial(name, run));

@@ -304,8 +304,13 @@ async fn a_backup_is_whole_and_comes_back() {
     let old = Db::sqlite(&kept.unwrap()).await.unwrap();
     let template = SqlStore::new(old).stores().conversations.get(account, id(10)).await.unwrap().template;
     assert_eq!(template.as_deref(), Some("changed"));
-    // What is no database is refused, and replaces nothing.
-    std::fs::write(&second, "no database").unwrap();
+    // What is no database of ours is refused, and replaces nothing: no text, no empty file, no copy without its log.
+    for content in [&b"no database"[..], b""] {
+        std::fs::write(&second, content).unwrap();
+        assert_eq!(sql::restore(&path, &second, "2").await.unwrap_err().kind(), ErrorKind::Invalid);
+    }
+    std::fs::copy(&copy, &second).unwrap();
+    std::fs::write(folder.path().join("second.db-wal"), "something").unwrap();
     assert_eq!(sql::restore(&path, &second, "2").await.unwrap_err().kind(), ErrorKind::Invalid);
     let again = Db::sqlite(&path).await.unwrap();
     assert_eq!(sql::check(&again).await.unwrap().wrong, Vec::<String>::new());

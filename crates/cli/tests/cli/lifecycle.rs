@@ -209,8 +209,8 @@ fn a_long_command_line_can_be_listed() {
 #[test]
 fn the_database_is_looked_after() {
     let world = World::new();
-    assert_eq!(world.ok(["db", "migrate"]), "sqlite: version 0 became 1\n");
-    assert_eq!(world.ok(["db", "migrate"]), "sqlite is at version 1, the newest\n");
+    assert_eq!(world.ok(["db", "migrate"]), "sqlite: version 0 became 2\n");
+    assert_eq!(world.ok(["db", "migrate"]), "sqlite is at version 2, the newest\n");
     let checked = world.json(["--json", "db", "check"]);
     assert_eq!((&checked["ok"], &checked["turns"]), (&true.into(), &0.into()));
     let folder = tempfile::tempdir().unwrap();

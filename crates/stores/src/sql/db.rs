@@ -10,7 +10,7 @@ use super::{
 };
 use futures::future::BoxFuture;
 use seawall_core::Result;
-use sqlx::{Executor as _, PgConnection, SqliteConnection, pool::PoolConnection};
+use sqlx::{Executor as _, PgConnection, SqliteConnection};
 use std::path::Path;
 
 /// Cheap to clone.
@@ -24,7 +24,7 @@ pub enum Db {
 #[derive(Debug)]
 pub enum Tx {
     Sqlite(Box<SqliteConnection>),
-    Postgres(PoolConnection<sqlx::Postgres>),
+    Postgres(sqlx::Transaction<'static, sqlx::Postgres>),
 }
 
 /// What a transaction does. It may be run again, so it changes nothing but the database.
@@ -124,6 +124,14 @@ impl Tx {
             Tx::Postgres(connection) => postgres_run(connection, sql.postgres, values).await,
         }
         .map_err(from_sqlx)
+    }
+
+    /// On PostgreSQL: what was done is durable. On SQLite its writer says when.
+    pub async fn commit(self) -> Result<()> {
+        match self {
+            Tx::Sqlite(_) => Ok(()),
+            Tx::Postgres(transaction) => transaction.commit().await.map_err(from_sqlx),
+        }
     }
 
     /// A script, or a word such as `BEGIN`.

@@ -5,8 +5,8 @@ use seawall_core::Error;
 use sqlx::error::ErrorKind as SqlKind;
 
 /// States of PostgreSQL that pass: it shuts down, crashed, starts, has too many connections, or two transactions
-/// stood in each other's way.
-const PASSING: [&str; 7] = ["57P01", "57P02", "57P03", "53300", "40001", "40P01", "55P03"];
+/// stood in each other's way or waited too long.
+const PASSING: [&str; 8] = ["57P01", "57P02", "57P03", "53300", "40001", "40P01", "55P03", "25P03"];
 
 pub fn from_sqlx(error: sqlx::Error) -> Error {
     let (kind, message) = match &error {

@@ -27,7 +27,7 @@ statement! {
     FINISHED: ["SELECT answer FROM idempotency_keys WHERE account_id = $1 AND name = $2 AND receipt = $3"];
     ABANDON: ["DELETE FROM idempotency_keys WHERE account_id = $1 AND name = $2 AND receipt = $3 AND answer IS NULL"];
     EXPIRE: ["DELETE FROM idempotency_keys WHERE (account_id, name) IN (SELECT account_id, name FROM idempotency_keys
-        WHERE keep_until <= ", NOW, " ORDER BY keep_until LIMIT $1)"];
+        WHERE keep_until <= (SELECT ", NOW, ") ORDER BY keep_until LIMIT $1) AND keep_until <= ", NOW];
 }
 
 struct Wanted {

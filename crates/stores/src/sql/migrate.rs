@@ -25,7 +25,7 @@ macro_rules! migration {
 }
 
 /// The first is version 1.
-const MIGRATIONS: &[Migration] = &[migration!("0001_first")];
+const MIGRATIONS: &[Migration] = &[migration!("0001_first"), migration!("0002_turns_per_account")];
 
 /// What was done.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -51,26 +51,19 @@ statement! {
 
 pub async fn sqlite(tx: &mut Tx) -> Result<Migrated> {
     tx.raw("BEGIN IMMEDIATE").await?;
-    finish(tx, |migration| migration.sqlite).await
-}
-
-pub async fn postgres(tx: &mut Tx) -> Result<Migrated> {
-    tx.raw("BEGIN").await?;
-    tx.raw(LOCK).await?;
-    finish(tx, |migration| migration.postgres).await
-}
-
-async fn finish(tx: &mut Tx, text: fn(&Migration) -> &'static str) -> Result<Migrated> {
-    match apply(tx, text).await {
-        Ok(done) => {
-            tx.raw("COMMIT").await?;
-            Ok(done)
-        }
+    match apply(tx, |migration| migration.sqlite).await {
+        Ok(done) => tx.raw("COMMIT").await.map(|()| done),
         Err(error) => {
             tx.raw("ROLLBACK").await?;
             Err(error)
         }
     }
+}
+
+/// Whoever calls commits.
+pub async fn postgres(tx: &mut Tx) -> Result<Migrated> {
+    tx.raw(LOCK).await?;
+    apply(tx, |migration| migration.postgres).await
 }
 
 async fn apply(tx: &mut Tx, text: fn(&Migration) -> &'static str) -> Result<Migrated> {

@@ -18,12 +18,10 @@ use std::time::Duration;
 statement! {
     ADD_NOW: ["INSERT INTO outbox (conversation_id, task, due) VALUES ($1, $2, ", NOW, ") RETURNING id"];
     ADD: ["INSERT INTO outbox (conversation_id, task, due) VALUES ($1, $2, $3) RETURNING id"];
-    // After what is on its way: taken entries are due when they are free again.
-    ADD_AFTER: ["INSERT INTO outbox (conversation_id, task, due)
-        SELECT $1, $2, ", GREATEST, "(", NOW, ", COALESCE(MAX(due), 0)) FROM outbox WHERE conversation_id = $1"];
-    FORGET: ["DELETE FROM outbox WHERE conversation_id = $1 AND task <> $2"];
+    ADD_AFTER: ["INSERT INTO outbox (conversation_id, task, due) VALUES ($1, $2, ", GREATEST, "(", NOW, ", $3))"];
+    FORGET: ["DELETE FROM outbox WHERE conversation_id = $1 RETURNING due"];
     TAKE: ["UPDATE outbox SET due = ", NOW, " + $2, receipt = $3, attempts = attempts + 1
-        WHERE id IN (SELECT id FROM outbox WHERE due <= ", NOW, " ORDER BY due, id LIMIT $1", SKIP_LOCKED, ")
+        WHERE id IN (SELECT id FROM outbox WHERE due <= (SELECT ", NOW, ") ORDER BY due, id LIMIT $1", SKIP_LOCKED, ")
         RETURNING id, task, attempts, last_error"];
     DONE: ["DELETE FROM outbox WHERE id = $1 AND receipt = $2"];
     FAILED: ["UPDATE outbox SET due = ", NOW, " + $3, last_error = $4, receipt = 0 WHERE id = $1 AND receipt = $2"];
@@ -37,9 +35,12 @@ pub async fn add(tx: &mut Tx, conversation: Option<ConversationId>, task: &Task)
 
 /// Instead of everything that waits for a conversation, and after what of that is just being done.
 pub async fn replace(tx: &mut Tx, conversation: ConversationId, task: &Task) -> Result<()> {
-    let values = || -> Result<Vec<Value>> { Ok(vec![id(conversation), json(task)?]) };
-    tx.run(ADD_AFTER, values()?).await?;
-    tx.run(FORGET, values()?).await.map(drop)
+    // Those that somebody has taken are due when they are free again; until then they may still arrive.
+    let mut last = 0;
+    for row in tx.rows(FORGET, vec![id(conversation)]).await? {
+        last = last.max(row.int(0)?);
+    }
+    tx.run(ADD_AFTER, vec![id(conversation), json(task)?, Value::from(last)]).await.map(drop)
 }
 
 fn delivery(row: &Row, receipt: u64) -> Result<Delivery> {

@@ -33,6 +33,7 @@ impl Postgres {
         let mut postgres = Postgres::connect(url)?;
         let mut tx = postgres.tx().await?;
         postgres.migrated = migrate::postgres(&mut tx).await?;
+        tx.commit().await?;
         Ok(postgres)
     }
 
@@ -45,6 +46,8 @@ impl Postgres {
                 .with_source(error)
             })?
             .application_name("seawall")
+            // Whoever stops in the middle must not keep others from what it has locked.
+            .options([("lock_timeout", "10s"), ("idle_in_transaction_session_timeout", "20s")])
             .disable_statement_logging();
         let pool = PgPoolOptions::new()
             .max_connections(CONNECTIONS)
@@ -64,7 +67,7 @@ impl Postgres {
     }
 
     async fn tx(&self) -> Result<Tx> {
-        Ok(Tx::Postgres(self.pool.acquire().await.map_err(from_sqlx)?))
+        Ok(Tx::Postgres(self.pool.begin().await.map_err(from_sqlx)?))
     }
 
     pub(super) async fn rows(&self, sql: &'static Sql, values: Vec<Value>) -> Result<Vec<Row>> {
@@ -117,15 +120,11 @@ impl Postgres {
         T: Send,
     {
         let mut tx = self.tx().await?;
-        tx.raw("BEGIN").await?;
-        match work(&mut tx, args).await {
-            Ok(done) => tx.raw("COMMIT").await.map(|()| done),
-            Err(error) => {
-                // A connection that cannot even do this is thrown away by the pool.
-                let _ = tx.raw("ROLLBACK").await;
-                Err(error)
-            }
-        }
+        // Where this is dropped in between, so is the transaction: the pool undoes it before anybody else gets the
+        // connection.
+        let done = work(&mut tx, args).await?;
+        tx.commit().await?;
+        Ok(done)
     }
 }
 

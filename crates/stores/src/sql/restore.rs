@@ -23,10 +23,15 @@ pub async fn backup(db: &Db, to: &Path) -> Result<Check> {
     if to.exists() {
         return Err(Error::conflict(format!("{} exists: name another file", to.display())));
     }
-    sqlite.copy_to(to).await?;
-    let copy = Db::Sqlite(Sqlite::open_unlocked(to).await?);
-    let found = check(&copy).await?;
-    copy.close().await;
+    // Under its name it is whole.
+    let draft = with_ending(to, "making");
+    remove(&draft);
+    let copied = match sqlite.copy_to(&draft).await {
+        Ok(()) => look(&draft).await,
+        Err(error) => Err(error),
+    };
+    let found = copied.inspect_err(|_| remove(&draft))?;
+    fs::rename(&draft, to).map_err(|error| failed("cannot name", to, error))?;
     sync_folder(to)?;
     Ok(found)
 }
@@ -34,11 +39,21 @@ pub async fn backup(db: &Db, to: &Path) -> Result<Check> {
 /// Puts a copy in the place of a database that nobody uses. Where the old one is kept, and what was found in the new.
 pub async fn restore(path: &Path, from: &Path, stamp: &str) -> Result<(Option<PathBuf>, Check)> {
     let _lock = Sqlite::lock_alone(path)?;
+    if fs::metadata(with_suffix(from, "-wal")).is_ok_and(|beside| beside.len() > 0) {
+        let message = "it was copied while it was used, and is not whole without the file `-wal` beside it; use `seawall db backup`";
+        return Err(Error::invalid(format!("{}: {message}", from.display())));
+    }
     let draft = with_ending(path, "restoring");
+    // What an attempt that was killed left would get into this one.
+    remove(&draft);
     fs::copy(from, &draft).map_err(|error| failed("cannot copy", from, error))?;
     let private = fs::set_permissions(&draft, fs::Permissions::from_mode(0o600));
     private.map_err(|error| failed("cannot protect", &draft, error))?;
-    let looked = look(&draft).await;
+    let looked = match Sqlite::version_of(&draft).await {
+        Ok(0) => Err(Error::invalid("it has no tables of seawall")),
+        Ok(_) => look(&draft).await,
+        Err(error) => Err(error),
+    };
     let found = match looked {
         Ok(found) if found.wrong.is_empty() => found,
         Ok(found) => {

@@ -101,6 +101,17 @@ fn name_taken(error: Error, row: &SandboxRow) -> Error {
     }
 }
 
+/// As the databases keep it.
+fn cut(row: &SandboxRow) -> SandboxRow {
+    let micro = |time: Timestamp| Timestamp::from_microsecond(time.as_microsecond()).unwrap_or(time);
+    SandboxRow {
+        created_at: micro(row.created_at),
+        started_at: row.started_at.map(micro),
+        last_used_at: micro(row.last_used_at),
+        ..row.clone()
+    }
+}
+
 async fn insert(tx: &mut Tx, new: &SandboxRow) -> Result<SandboxRow> {
     if tx.row(TAKEN, vec![id(new.id)]).await?.is_some() {
         let message = format!("sandbox {} exists already", new.id);
@@ -134,8 +145,8 @@ async fn update(tx: &mut Tx, new: &SandboxRow) -> Result<SandboxRow> {
         version: new.version + 1,
         metadata: there.metadata.clone(),
         created_at: there.created_at,
-        last_used_at: there.last_used_at.max(new.last_used_at),
-        ..new.clone()
+        last_used_at: there.last_used_at.max(cut(new).last_used_at),
+        ..cut(new)
     };
     if there == done {
         return Ok(there);

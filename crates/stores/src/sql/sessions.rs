@@ -20,7 +20,8 @@ statement! {
         WHERE account_id = $1 AND scope = $2 AND scope_id = $3"];
     TOUCH: ["UPDATE sessions SET last_used_at = ", GREATEST, "(last_used_at, $4)
         WHERE account_id = $1 AND scope = $2 AND scope_id = $3"];
-    END: ["DELETE FROM sessions WHERE account_id = $1 AND scope = $2 AND scope_id = $3"];
+    END: ["DELETE FROM sessions WHERE account_id = $1 AND scope = $2 AND scope_id = $3
+        RETURNING account_id, scope, scope_id, sandbox_id, image, created_at, last_used_at"];
     EXPIRED: ["SELECT account_id, scope, scope_id, sandbox_id, image, created_at, last_used_at FROM sessions
         WHERE last_used_at < $1 OR created_at < $2 LIMIT $3"];
 }
@@ -90,11 +91,7 @@ impl Sessions for SqlStore {
         let key = key(account, scope, scope_id);
         self.db
             .write(key, |tx, key| {
-                Box::pin(async move {
-                    let there = tx.row(GET, key.clone()).await?.as_ref().map(session).transpose()?;
-                    tx.run(END, key.clone()).await?;
-                    Ok(there)
-                })
+                Box::pin(async move { tx.row(END, key.clone()).await?.as_ref().map(session).transpose() })
             })
             .await
     }

@@ -11,7 +11,7 @@ use super::{
     statement::Sql,
     value::{Row, Value},
 };
-use futures::future::BoxFuture;
+use futures::{FutureExt, future::BoxFuture};
 use seawall_api::ErrorKind;
 use seawall_core::{Error, Result};
 use sqlx::{
@@ -19,8 +19,10 @@ use sqlx::{
     sqlite::{SqliteConnectOptions, SqliteJournalMode, SqlitePool, SqlitePoolOptions, SqliteSynchronous},
 };
 use std::{
+    collections::VecDeque,
     fs::File,
     os::unix::fs::OpenOptionsExt,
+    panic::AssertUnwindSafe,
     path::{Path, PathBuf},
     sync::{Arc, Mutex, PoisonError},
     time::Duration,
@@ -39,7 +41,7 @@ const WAITING: usize = 1024;
 pub struct Sqlite {
     path: PathBuf,
     readers: SqlitePool,
-    writer: mpsc::Sender<Job>,
+    writer: mpsc::Sender<Box<dyn Job>>,
     migrated: Migrated,
     /// Ends when the writer has.
     done: Arc<Mutex<Option<oneshot::Receiver<()>>>>,
@@ -47,9 +49,59 @@ pub struct Sqlite {
     _lock: Option<Arc<File>>,
 }
 
-/// Runs in the transaction, and answers when that has ended.
-type Job = Box<dyn for<'t> FnOnce(&'t mut Tx) -> BoxFuture<'t, (bool, Answer)> + Send>;
+/// A write that waits.
+trait Job: Send {
+    /// Runs in the transaction. Whether to keep what it did, and how to answer when that has ended.
+    fn run<'t>(self: Box<Self>, tx: &'t mut Tx) -> BoxFuture<'t, (bool, Answer)>
+    where
+        Self: 't;
+
+    /// It was not run.
+    fn fail(self: Box<Self>, error: &Error);
+}
+
+/// With the error of the whole transaction, where it has one.
 type Answer = Box<dyn FnOnce(Option<&Error>) + Send>;
+
+struct Write<A, T, W> {
+    args: A,
+    work: W,
+    answer: oneshot::Sender<Result<T>>,
+}
+
+impl<A, T, W> Job for Write<A, T, W>
+where
+    A: Send + Sync + 'static,
+    T: Send + 'static,
+    W: Work<A, T>,
+{
+    fn run<'t>(self: Box<Self>, tx: &'t mut Tx) -> BoxFuture<'t, (bool, Answer)>
+    where
+        Self: 't,
+    {
+        Box::pin(async move {
+            let Write { args, work, answer } = *self;
+            // One that panics must not take all others along.
+            let done = AssertUnwindSafe(work(tx, &args)).catch_unwind().await;
+            let done = done.unwrap_or_else(|_| Err(Error::internal("a write to the database panicked")));
+            let keep = done.is_ok();
+            let answer: Answer = Box::new(move |failed| {
+                // Whoever asked may be gone.
+                let _ = answer.send(failed.map_or(done, |error| Err(copy(error))));
+            });
+            (keep, answer)
+        })
+    }
+
+    fn fail(self: Box<Self>, error: &Error) {
+        let _ = self.answer.send(Err(copy(error)));
+    }
+}
+
+/// For each of those who share it.
+fn copy(error: &Error) -> Error {
+    Error::new(error.kind(), error.chain())
+}
 
 impl Sqlite {
     /// Opens the file, makes it where it is missing, and brings it up to date.
@@ -98,21 +150,8 @@ impl Sqlite {
         A: Send + Sync + 'static,
         T: Send + 'static,
     {
-        let (send, receive) = oneshot::channel();
-        let job: Job = Box::new(move |tx| {
-            Box::pin(async move {
-                let done = work(tx, &args).await;
-                let keep = done.is_ok();
-                let answer: Answer = Box::new(move |failed| {
-                    // Whoever asked may be gone.
-                    let _ = send.send(match failed {
-                        Some(error) => Err(Error::new(error.kind(), error.chain())),
-                        None => done,
-                    });
-                });
-                (keep, answer)
-            })
-        });
+        let (answer, receive) = oneshot::channel();
+        let job = Box::new(Write { args, work, answer });
         let closed = || Error::unavailable("the database was closed");
         self.writer.send(job).await.map_err(|_| closed())?;
         receive.await.map_err(|_| closed())?
@@ -123,6 +162,19 @@ impl Sqlite {
         let text = sqlx::AssertSqlSafe(format!("EXPLAIN QUERY PLAN {}", sql.sqlite));
         let rows = connection.fetch_all(sqlx::query(text)).await.map_err(from_sqlx)?;
         rows.into_iter().map(|row| Row::Sqlite(row).text(3)).collect()
+    }
+
+    /// Of a file that may be anything. Zero: none of ours.
+    pub(super) async fn version_of(path: &Path) -> Result<u64> {
+        let mut connection = options(path).connect().await.map_err(|error| cannot_open(path, error))?;
+        let tables = "SELECT COUNT(*) FROM sqlite_master WHERE name IN ('schema_versions', 'conversations')";
+        let rows = sqlite_rows(&mut connection, tables, Vec::new()).await.map_err(from_sqlx)?;
+        if rows.first().map_or(Ok(0), |row| row.int(0))? < 2 {
+            return Ok(0);
+        }
+        let version = "SELECT CAST(COALESCE(MAX(version), 0) AS BIGINT) FROM schema_versions";
+        let rows = sqlite_rows(&mut connection, version, Vec::new()).await.map_err(from_sqlx)?;
+        rows.first().map_or(Ok(0), |row| row.count(0))
     }
 
     /// What SQLite itself finds wrong with the file.
@@ -216,10 +268,10 @@ fn cannot_open(path: &Path, error: sqlx::Error) -> Error {
 }
 
 /// Until nobody can write any more.
-async fn write_all(mut tx: Tx, mut jobs: mpsc::Receiver<Job>) {
+async fn write_all(mut tx: Tx, mut jobs: mpsc::Receiver<Box<dyn Job>>) {
     let mut batch = Vec::with_capacity(BATCH);
     while jobs.recv_many(&mut batch, BATCH).await > 0 {
-        commit(&mut tx, std::mem::take(&mut batch), &mut jobs).await;
+        commit(&mut tx, std::mem::take(&mut batch).into(), &mut jobs).await;
     }
     if let Tx::Sqlite(connection) = tx {
         let _ = connection.close().await;
@@ -227,38 +279,46 @@ async fn write_all(mut tx: Tx, mut jobs: mpsc::Receiver<Job>) {
 }
 
 /// Runs them, and whatever comes meanwhile, in one transaction.
-async fn commit(tx: &mut Tx, batch: Vec<Job>, jobs: &mut mpsc::Receiver<Job>) {
+async fn commit(tx: &mut Tx, mut batch: VecDeque<Box<dyn Job>>, jobs: &mut mpsc::Receiver<Box<dyn Job>>) {
     let mut answers = Vec::new();
     let outcome = async {
         // Immediate: one that begins as a reader may be refused when it writes.
         tx.raw("BEGIN IMMEDIATE").await?;
-        for job in batch {
-            answers.push(run(tx, job).await?);
-        }
-        while answers.len() < BATCH
-            && let Ok(job) = jobs.try_recv()
-        {
-            answers.push(run(tx, job).await?);
+        loop {
+            let next = batch.pop_front().or_else(|| match answers.len() < BATCH {
+                true => jobs.try_recv().ok(),
+                false => None,
+            });
+            let Some(job) = next else { break };
+            run(tx, job, &mut answers).await?;
         }
         tx.raw("COMMIT").await
     };
     let failed = outcome.await.err();
     if let Some(error) = &failed {
         tracing::warn!(error = %error.chain(), "a commit failed");
-        // Where nothing was begun there is nothing to undo.
+        // Where nothing was begun, or SQLite has undone it, there is nothing to undo.
         let _ = tx.raw("ROLLBACK").await;
+        batch.into_iter().for_each(|job| job.fail(error));
     }
     for answer in answers {
         answer(failed.as_ref());
     }
 }
 
-async fn run(tx: &mut Tx, job: Job) -> Result<Answer> {
-    tx.raw("SAVEPOINT one").await?;
-    let (keep, answer) = job(tx).await;
-    match keep {
-        true => tx.raw("RELEASE one").await?,
-        false => tx.raw("ROLLBACK TO one; RELEASE one").await?,
+/// One of them, so that its failure undoes nothing but itself.
+async fn run(tx: &mut Tx, job: Box<dyn Job>, answers: &mut Vec<Answer>) -> Result<()> {
+    if let Err(error) = tx.raw("SAVEPOINT one").await {
+        job.fail(&error);
+        return Err(error);
     }
-    Ok(answer)
+    let (keep, answer) = job.run(tx).await;
+    answers.push(answer);
+    match keep {
+        true => tx.raw("RELEASE one").await,
+        // A full disk undoes everything at once, and then there is no such savepoint.
+        false => tx.raw("ROLLBACK TO one; RELEASE one").await.map_err(|error| {
+            Error::unavailable("the database could not go on: is its disk full?").with_source(error)
+        }),
+    }
 }

@@ -151,6 +151,9 @@ async fn end(tx: &mut Tx, args: &Args<EndTurn>) -> Result<Conversation> {
     leases::check(tx, args.fence.as_ref()).await?;
     let row = tx.row(LOCK, key()).await?.ok_or_else(|| no_turn(end.id))?;
     let conversation: ConversationId = row.id(0)?;
+    if end.answer.as_ref().is_some_and(|answer| answer.conversation_id != conversation) {
+        return Err(Error::invalid("the answer is of another conversation than its turn"));
+    }
     let usage = vec![
         id(end.id),
         id(account),
@@ -207,7 +210,7 @@ async fn append_events(tx: &mut Tx, args: &Args<Appended>) -> Result<()> {
     let key = vec![id(args.account), id(*turn)];
     leases::check(tx, args.fence.as_ref()).await?;
     let row = tx.row(LOCK, key.clone()).await?.ok_or_else(|| no_turn(*turn))?;
-    let (there, after) = (row.count(2)?, first + events.len() as u64);
+    let (there, after) = (row.count(2)?, first.saturating_add(events.len() as u64));
     if *first > there {
         return Err(Error::conflict(format!(
             "turn {turn} has {there} events: number {first} would leave a gap"
@@ -241,7 +244,8 @@ impl Turns for SqlStore {
         if what.state == TurnState::Running {
             return Err(Error::invalid("a turn does not end as `running`"));
         }
-        let args = self.args(account, fence, what.clone());
+        check_answer(what)?;
+        let args = self.args(account, fence, EndTurn { usage: what.usage.capped(), ..what.clone() });
         self.db.write(args, |tx, args| Box::pin(end(tx, args))).await
     }
 
@@ -303,6 +307,15 @@ impl Turns for SqlStore {
     async fn running(&self, limit: u32) -> Result<Vec<(AccountId, Turn)>> {
         let rows = self.db.rows(RUNNING, values![limit]).await?;
         rows.iter().map(|row| Ok((row.id(13)?, turn(row)?))).collect()
+    }
+}
+
+fn check_answer(end: &EndTurn) -> Result<()> {
+    match &end.answer {
+        Some(answer) if answer.turn_id != Some(end.id) => {
+            Err(Error::invalid("the answer is of another turn"))
+        }
+        _ => Ok(()),
     }
 }
 

@@ -14,6 +14,11 @@ pub enum Value {
     Bytes(Option<Vec<u8>>),
 }
 
+/// PostgreSQL has no text with a zero in it, and what a program printed may have.
+fn clean(text: String) -> String {
+    if text.contains('\0') { text.replace('\0', "\u{fffd}") } else { text }
+}
+
 impl From<i64> for Value {
     fn from(number: i64) -> Value {
         Value::Int(Some(number))
@@ -41,25 +46,25 @@ impl From<bool> for Value {
 
 impl From<&str> for Value {
     fn from(text: &str) -> Value {
-        Value::Text(Some(text.to_owned()))
+        Value::Text(Some(clean(text.to_owned())))
     }
 }
 
 impl From<String> for Value {
     fn from(text: String) -> Value {
-        Value::Text(Some(text))
+        Value::Text(Some(clean(text)))
     }
 }
 
 impl From<Option<&str>> for Value {
     fn from(text: Option<&str>) -> Value {
-        Value::Text(text.map(str::to_owned))
+        Value::Text(text.map(str::to_owned).map(clean))
     }
 }
 
 impl From<&Option<String>> for Value {
     fn from(text: &Option<String>) -> Value {
-        Value::Text(text.clone())
+        Value::Text(text.clone().map(clean))
     }
 }
 

@@ -23,6 +23,8 @@ cases!("turns";
     m3_turns_that_end_at_the_same_time_are_all_counted;
     m3_messages_are_counted_once;
     m3_a_turn_without_an_answer_counts_its_usage;
+    m3_what_an_agent_claims_cannot_break_the_totals;
+    a_stranger_who_names_our_sandbox_stands_in_nobodys_way;
     m4_the_end_returns_the_totals;
     numbers_go_on;
     beginning_twice_is_beginning_once;
@@ -181,6 +183,31 @@ async fn m3_a_turn_without_an_answer_counts_its_usage(cx: Cx) -> Result<()> {
     Ok(())
 }
 
+async fn m3_what_an_agent_claims_cannot_break_the_totals(cx: Cx) -> Result<()> {
+    let id = cx.conversation().await?;
+    let claim = Usage { input_tokens: u64::MAX, output_tokens: u64::MAX, cache_tokens: 1 };
+    for number in 1..=3 {
+        let turn = cx.turn(id).await?;
+        let error = Some("it printed a \0 zero".to_owned());
+        let found =
+            cx.stores.turns.end(cx.account, None, &EndTurn { usage: claim, error, ..end(&turn) }).await?;
+        ensure!(found.stats.total_input_tokens == number * Usage::MOST);
+        ensure!(found.stats.total_cache_tokens == number);
+    }
+    ensure!(cx.stores.conversations.get(cx.account, id).await?.stats.total_output_tokens == 3 * Usage::MOST);
+    Ok(())
+}
+
+async fn a_stranger_who_names_our_sandbox_stands_in_nobodys_way(cx: Cx) -> Result<()> {
+    let sandbox_id = Some(SandboxId::generate());
+    let theirs = super::kit::conversation();
+    cx.stores.conversations.ensure(cx.stranger, &theirs).await?;
+    cx.stores.turns.begin(cx.stranger, None, &BeginTurn { sandbox_id, ..begin(theirs.id) }).await?;
+    let ours = cx.conversation().await?;
+    cx.stores.turns.begin(cx.account, None, &BeginTurn { sandbox_id, ..begin(ours) }).await?;
+    Ok(())
+}
+
 async fn m4_the_end_returns_the_totals(cx: Cx) -> Result<()> {
     let id = cx.conversation().await?;
     for number in 1..=3 {
@@ -317,6 +344,8 @@ async fn bad_turns_are_refused(cx: Cx) -> Result<()> {
     let turn = cx.turn(id).await?;
     let never = EndTurn { state: TurnState::Running, ended_at: at(1), ..end(&turn) };
     ensure_kind(cx.stores.turns.end(cx.account, None, &never).await, ErrorKind::Invalid)?;
-    let unknown = EndTurn { id: TurnId::generate(), ended_at: now(), ..end(&turn) };
+    let unknown = EndTurn { id: TurnId::generate(), answer: None, ended_at: now(), ..end(&turn) };
+    let foreign = EndTurn { answer: Some(message(id, None, Role::Assistant, "x")), ..end(&turn) };
+    ensure_kind(cx.stores.turns.end(cx.account, None, &foreign).await, ErrorKind::Invalid)?;
     ensure_kind(cx.stores.turns.end(cx.account, None, &unknown).await, ErrorKind::NotFound)
 }

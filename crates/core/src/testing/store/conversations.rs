@@ -170,12 +170,13 @@ impl Turns for MemoryStore {
             let other = || Error::conflict(format!("turn {} exists with another prompt", new.id));
             return if same { Ok(there.clone()) } else { Err(other()) };
         }
-        let stands_in_the_way = |turn: &Turn| {
+        let stands_in_the_way = |owner: AccountId, turn: &Turn| {
             turn.state == TurnState::Running
+                && owner == account
                 && (turn.conversation_id == new.conversation_id
                     || (new.sandbox_id.is_some() && turn.sandbox_id == new.sandbox_id))
         };
-        if state.turns.values().any(|(_, turn)| stands_in_the_way(turn)) {
+        if state.turns.values().any(|(owner, turn)| stands_in_the_way(*owner, turn)) {
             return Err(Error::conflict("a turn of this conversation, or with its sandbox, runs"));
         }
         let of_it = state.turns.values().filter(|(_, turn)| turn.conversation_id == new.conversation_id);
@@ -209,19 +210,24 @@ impl Turns for MemoryStore {
         }
         let (now, mut state) = (self.now(), self.state());
         state.check(fence, now)?;
+        let usage = end.usage.capped();
         let turn = state.turn(account, end.id)?;
         let id = turn.conversation_id;
+        let foreign = |answer: &Message| answer.conversation_id != id || answer.turn_id != Some(end.id);
+        if end.answer.as_ref().is_some_and(foreign) {
+            return Err(Error::invalid("the answer is of another conversation or turn"));
+        }
         if turn.state == TurnState::Running {
             turn.state = end.state;
             turn.error = end.error.clone();
-            turn.usage = Some(end.usage);
+            turn.usage = Some(usage);
             turn.ended_at = Some(micro(end.ended_at));
-            state.usage.insert(end.id, end.usage);
+            state.usage.insert(end.id, usage);
             if let Some(answer) = &end.answer {
                 state.put(account, answer);
             }
             let conversation = state.conversation(account, id)?;
-            conversation.stats = conversation.stats.plus(&end.usage);
+            conversation.stats = conversation.stats.plus(&usage);
             conversation.stats.messages_exchanged += u64::from(end.answer.is_some());
             conversation.updated_at = conversation.updated_at.max(micro(end.ended_at));
         }
