@@ -1,15 +1,19 @@
 //! The courier: carries what waits in the outbox to where it belongs, until it has arrived.
 
 use crate::{
-    Result,
+    Error, Result,
     ports::store::{Delivery, Messages, Outbox, Task},
 };
+use seawall_api::ErrorKind;
 use std::{sync::Arc, time::Duration};
+use tokio::time::{Instant, timeout};
 
 /// How many are taken at once.
 const ROUND: u32 = 50;
-/// How long nobody else tries what was taken. Longer than any store takes to answer.
-const TIME: Duration = Duration::from_secs(60);
+/// How long nobody else tries what was taken.
+const TIME: Duration = Duration::from_secs(120);
+/// How long one delivery may take. What cannot be begun so long before the time is over is left to whoever comes next.
+const CARRY: Duration = Duration::from_secs(30);
 const FIRST_PAUSE: Duration = Duration::from_secs(1);
 const LONGEST_PAUSE: Duration = Duration::from_secs(300);
 
@@ -35,8 +39,15 @@ impl Courier {
     /// Tries whatever is due now, once. Several couriers may do so at the same time.
     pub async fn round(&self) -> Result<Round> {
         let mut round = Round::default();
+        let began = Instant::now();
         for delivery in self.outbox.take(ROUND, TIME).await? {
-            match self.carry(&delivery.entry.task).await {
+            if began.elapsed() + CARRY > TIME {
+                break;
+            }
+            let carried = timeout(CARRY, self.carry(&delivery.entry.task)).await;
+            let late =
+                |_| Err(Error::new(ErrorKind::Timeout, "the store of messages did not answer in time"));
+            match carried.unwrap_or_else(late) {
                 Ok(()) => {
                     self.outbox.done(&delivery).await?;
                     round.delivered += 1;

@@ -24,7 +24,7 @@ use aws_sdk_dynamodb::{
 use errors::failed;
 use futures::{StreamExt, TryStreamExt, stream};
 use item::{Item, Place};
-use seawall_api::{AccountId, ConversationId, MessageId, conversation::Message};
+use seawall_api::{AccountId, ConversationId, ErrorKind, MessageId, conversation::Message};
 use seawall_core::{
     Error, Result,
     ports::store::{Cursor, Direction, Messages, Page, Paged},
@@ -180,7 +180,8 @@ impl DynamoMessages {
             let gone = || Error::not_found("the message was just deleted");
             item = self.read(item).await?.ok_or_else(gone)?;
         }
-        Err(Error::internal("parts of a message are missing"))
+        // It is just being deleted, and its parts went first.
+        Err(Error::not_found("the message has no content any more"))
     }
 
     async fn read(&self, key: Attributes) -> Result<Option<Attributes>> {
@@ -211,12 +212,25 @@ impl DynamoMessages {
 
     async fn delete_partition(&self, partition: &str) -> Result<()> {
         loop {
-            let found = self.query(partition, None, true, 1000).await?;
+            let found = self.keys(partition).await?;
             if found.is_empty() {
                 return Ok(());
             }
             self.delete_items(found).await?;
         }
+    }
+
+    /// Some of the keys of a partition. Parts are large.
+    async fn keys(&self, partition: &str) -> Result<Vec<Attributes>> {
+        let query = self
+            .client
+            .query()
+            .table_name(&self.table)
+            .key_condition_expression("pk = :pk")
+            .expression_attribute_values(":pk", AttributeValue::S(partition.to_owned()))
+            .projection_expression("pk, sk")
+            .consistent_read(true);
+        Ok(query.send().await.map_err(failed)?.items.unwrap_or_default())
     }
 
     async fn delete_items(&self, items: Vec<Attributes>) -> Result<()> {
@@ -259,7 +273,11 @@ impl Messages for DynamoMessages {
         let partition = Place::partition(account, conversation);
         let found = self.query(&partition, range, forward, page.limit as usize + 1).await?;
         let whole = stream::iter(found.into_iter().map(|item| self.whole(account, conversation, item)));
-        let messages = whole.buffered(AT_ONCE).try_collect::<Vec<_>>().await?;
+        let whole = whole.buffered(AT_ONCE).filter_map(async |message| match message {
+            Err(error) if error.kind() == ErrorKind::NotFound => None,
+            other => Some(other),
+        });
+        let messages = whole.try_collect::<Vec<_>>().await?;
         Ok(Paged::cut(messages, page.limit, |message| Cursor {
             key: message.created_at.as_microsecond(),
             id: message.id.as_uuid().as_u128(),

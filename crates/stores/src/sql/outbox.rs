@@ -21,7 +21,9 @@ statement! {
     ADD_AFTER: ["INSERT INTO outbox (conversation_id, task, due) VALUES ($1, $2, ", GREATEST, "(", NOW, ", $3))"];
     FORGET: ["DELETE FROM outbox WHERE conversation_id = $1 RETURNING due"];
     TAKE: ["UPDATE outbox SET due = ", NOW, " + $2, receipt = $3, attempts = attempts + 1
-        WHERE id IN (SELECT id FROM outbox WHERE due <= (SELECT ", NOW, ") ORDER BY due, id LIMIT $1", SKIP_LOCKED, ")
+        WHERE id IN (SELECT id FROM outbox WHERE due <= (SELECT ", NOW, ")
+            AND NOT EXISTS (SELECT 1 FROM outbox o WHERE o.conversation_id = outbox.conversation_id AND o.id < outbox.id)
+            ORDER BY due, id LIMIT $1", SKIP_LOCKED, ")
         RETURNING id, task, attempts, last_error"];
     DONE: ["DELETE FROM outbox WHERE id = $1 AND receipt = $2"];
     FAILED: ["UPDATE outbox SET due = ", NOW, " + $3, last_error = $4, receipt = 0 WHERE id = $1 AND receipt = $2"];

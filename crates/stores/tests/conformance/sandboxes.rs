@@ -50,7 +50,9 @@ async fn an_id_and_a_name_are_taken_once(cx: Cx) -> Result<()> {
     let name = Some("web".to_owned());
     let first = SandboxRow { name: name.clone(), ..sandbox(cx.account) };
     cx.stores.sandboxes.insert(&first).await?;
-    ensure_kind(cx.stores.sandboxes.insert(&first).await, ErrorKind::AlreadyExists)?;
+    cx.stores.sandboxes.insert(&first).await?;
+    let other = SandboxRow { provider: "local".into(), ..first.clone() };
+    ensure_kind(cx.stores.sandboxes.insert(&other).await, ErrorKind::AlreadyExists)?;
     let theirs = SandboxRow { account_id: cx.stranger, ..first.clone() };
     ensure_kind(cx.stores.sandboxes.insert(&theirs).await, ErrorKind::AlreadyExists)?;
     let second = SandboxRow { name: name.clone(), ..sandbox(cx.account) };

@@ -44,8 +44,8 @@ pub struct Delivery {
 pub trait Outbox: Send + Sync {
     async fn add(&self, task: &Task, due: Timestamp) -> Result<u64>;
 
-    /// Entries that are due, oldest first, each for nobody else until the time is over or it is settled. Entries of one
-    /// message come in the order in which they were added.
+    /// Entries that are due, oldest first, each for nobody else until the time is over or it is settled. Those of one
+    /// conversation come one after the other, in the order in which they were added: the next when the last is done.
     async fn take(&self, limit: u32, time: Duration) -> Result<Vec<Delivery>>;
 
     /// It is done. False where it was another's meanwhile.

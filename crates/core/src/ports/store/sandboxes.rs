@@ -44,7 +44,7 @@ pub struct SandboxFilter {
 
 #[async_trait]
 pub trait SandboxRows: Send + Sync {
-    /// The intent, before its box is made. `already_exists` where the id is taken, `conflict` where the name is taken by
+    /// The intent, before its box is made. `already_exists` where the id is taken by another row, `conflict` where the name is taken by
     /// another of the account's. The version of a new row is 1, whatever it says.
     async fn insert(&self, row: &SandboxRow) -> Result<SandboxRow>;
 

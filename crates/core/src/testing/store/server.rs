@@ -7,7 +7,7 @@ use crate::{
 };
 use async_trait::async_trait;
 use jiff::Timestamp;
-use std::time::Duration;
+use std::{collections::BTreeSet, time::Duration};
 
 #[async_trait]
 impl Leases for MemoryStore {
@@ -62,8 +62,14 @@ impl Outbox for MemoryStore {
     async fn take(&self, limit: u32, time: Duration) -> Result<Vec<Delivery>> {
         let (now, mut state) = (self.now(), self.state());
         let receipt = state.next_number();
-        let mut due: Vec<_> =
-            state.outbox.iter().filter(|(_, w)| w.due <= now).map(|(id, w)| (w.due, *id)).collect();
+        let conversation = |task: &Task| match task {
+            Task::PutMessage { message, .. } => message.conversation_id,
+            Task::DeleteMessages { conversation, .. } => *conversation,
+        };
+        // Of each conversation the first.
+        let mut seen = BTreeSet::new();
+        let firsts = state.outbox.iter().filter(|(_, waiting)| seen.insert(conversation(&waiting.task)));
+        let mut due: Vec<_> = firsts.filter(|(_, w)| w.due <= now).map(|(id, w)| (w.due, *id)).collect();
         due.sort();
         due.truncate(limit as usize);
         let mut taken = Vec::new();
