@@ -35,7 +35,10 @@ use std::{collections::HashMap, time::Duration};
 const AT_ONCE: usize = 16;
 /// Writes of one request, as DynamoDB has it.
 const BATCH: usize = 25;
-/// How often a throttled request is tried, by the SDK with growing pauses, and what of a batch was left undone by us.
+/// How often a request that was throttled, or did not arrive, is tried by the SDK, with growing pauses. Then it is up to the
+/// caller, who has the outbox.
+const TRIES: u32 = 5;
+/// How often what of a batch was left undone is tried again.
 const ATTEMPTS: u32 = 10;
 const FIRST_PAUSE: Duration = Duration::from_millis(20);
 
@@ -69,7 +72,7 @@ impl DynamoMessages {
         if let Some(endpoint) = &settings.endpoint {
             loader = loader.endpoint_url(endpoint);
         }
-        let loaded = loader.retry_config(RetryConfig::standard().with_max_attempts(ATTEMPTS)).load().await;
+        let loaded = loader.retry_config(RetryConfig::standard().with_max_attempts(TRIES)).load().await;
         let messages = DynamoMessages { client: Client::new(&loaded), table: settings.table.clone() };
         table::ensure(&messages.client, settings).await?;
         Ok(messages)

@@ -1,5 +1,6 @@
-//! Lists come in pages. A page begins after what the last one ended with, so that rows which come and go in
-//! between are neither shown twice nor left out.
+//! Lists come in pages. A page begins after what the last one ended with, so that rows which come and go in between
+//! make no other row appear twice or not at all. A row whose place changes in between, as in lists by the last change,
+//! may itself be shown twice or be missed.
 
 use crate::{Error, Result};
 use std::{fmt, str::FromStr};
