@@ -1,11 +1,12 @@
 //! The launcher: one small process with one thread that starts boxes for a host process.
 //!
-//! It is the guest's own program, executed once per host process. For each box it clones itself into new
-//! namespaces; the child builds its file tree, gives up its powers and goes on as the guest, without executing
-//! anything again. The host's threads are never forked.
+//! It is the guest's own program, executed once per host process. A box is a clone of it in new namespaces, which builds
+//! its file tree, gives up its powers and goes on as the guest, without executing anything again. The host's threads
+//! are never forked. Mostly the box waits ready-made, and an order only makes it somebody's ([`pool`], [`maker`]); else it
+//! is cloned for the order.
 //!
-//! The first thing that a box's process does is to write its number into its folder, so that there is no box that
-//! nobody knows, whoever dies in between.
+//! The first thing that happens with an order is that the box's process writes its number into its folder, so that there
+//! is no box that nobody knows, whoever dies in between.
 
 mod child;
 mod descriptors;

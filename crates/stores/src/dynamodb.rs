@@ -281,9 +281,8 @@ impl Messages for DynamoMessages {
             other => Some(other),
         });
         let messages = whole.try_collect::<Vec<_>>().await?;
-        Ok(Paged::cut(messages, page.limit, |message| Cursor {
-            key: message.created_at.as_microsecond(),
-            id: message.id.as_uuid().as_u128(),
+        Ok(Paged::cut(messages, page.limit, |message| {
+            Cursor::at(message.created_at, message.id.as_uuid().as_u128())
         }))
     }
 

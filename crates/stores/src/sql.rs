@@ -54,19 +54,7 @@ impl SqlStore {
 
     /// All ports on this database.
     pub fn stores(&self) -> Stores {
-        let store = Arc::new(self.clone());
-        Stores {
-            accounts: store.clone(),
-            conversations: store.clone(),
-            turns: store.clone(),
-            messages: store.clone(),
-            sandboxes: store.clone(),
-            sessions: store.clone(),
-            hook_runs: store.clone(),
-            outbox: store.clone(),
-            idempotency: store.clone(),
-            leases: store,
-        }
+        Stores::of(Arc::new(self.clone()))
     }
 }
 

@@ -7,6 +7,9 @@
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::print_stdout)]
 
+#[path = "support/postgres.rs"]
+mod postgres;
+
 mod conformance {
     pub mod accounts;
     pub mod conversations;

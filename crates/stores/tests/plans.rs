@@ -2,12 +2,15 @@
 
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
+#[path = "support/postgres.rs"]
+mod postgres;
+
+use postgres::{Database, psql};
 use seawall_api::AccountId;
 use seawall_stores::{
     Db,
     sql::{self, Sql, fill},
 };
-use std::{io::Write, process::Command};
 
 /// Statements that read a whole table, and why they may.
 const WHOLE: [(&str, &str); 2] = [
@@ -51,19 +54,11 @@ fn is_ordered(step: &str) -> bool {
 
 #[test]
 fn postgres_has_an_index_for_every_statement() {
-    let Ok(server) = std::env::var("SEAWALL_TEST_POSTGRES") else {
-        let required = std::env::var("SEAWALL_TEST_REQUIRE").is_ok_and(|what| what == "all");
-        assert!(!required, "there is no PostgreSQL");
-        // Not captured, so that it is counted.
-        let reason = "skipped plans::postgres_has_an_index_for_every_statement: no PostgreSQL";
-        let _ = writeln!(std::io::stderr(), "{reason}: SEAWALL_TEST_POSTGRES is not set");
+    let Some(database) = Database::or_skip("plans::postgres_has_an_index_for_every_statement") else {
         return;
     };
-    let name = format!("plans_{}", AccountId::generate().as_uuid().simple());
-    psql(&server, &format!("CREATE DATABASE {name}"));
-    let (base, options) = server.split_once('?').unwrap_or((&server, ""));
-    let url = format!("{}/{name}?{options}", base.rsplit_once('/').unwrap().0);
-    tokio::runtime::Runtime::new().unwrap().block_on(async { Db::postgres(&url).await.unwrap() });
+    let open = async { Db::postgres(&database.url).await.unwrap().close().await };
+    tokio::runtime::Runtime::new().unwrap().block_on(open);
     let mut bad = Vec::new();
     for sql in sql::statements().into_iter().filter(|sql| !is_whole(sql)) {
         let text = typed(sql);
@@ -74,12 +69,11 @@ fn postgres_has_an_index_for_every_statement() {
         let script = format!(
             "SET enable_seqscan = off; SET plan_cache_mode = force_generic_plan; PREPARE q AS {text}; EXPLAIN EXECUTE q{arguments}"
         );
-        let plan = psql(&url, &script);
+        let plan = psql(&database.url, &["-c", &script]).unwrap();
         for line in plan.lines().filter(|line| line.contains("Seq Scan")) {
             bad.push(format!("{}: {}", short(sql), line.trim()));
         }
     }
-    psql(&server, &format!("DROP DATABASE {name} WITH (FORCE)"));
     assert!(bad.is_empty(), "{bad:#?}");
 }
 
@@ -87,18 +81,9 @@ fn postgres_has_an_index_for_every_statement() {
 fn typed(sql: &Sql) -> String {
     let missing = match short(sql) {
         name if name.starts_with("conversations::") => vec![(2, "text"), (3, "text"), (4, "bytea")],
-        name if name.starts_with("sandboxes::") => vec![(2, "text")],
-        name if name.starts_with("hook_runs::") => vec![(2, "bytea")],
         _ => Vec::new(),
     };
     missing.into_iter().fold(sql.postgres.to_owned(), |text, (number, kind)| {
         text.replace(&format!("${number} IS NULL"), &format!("${number}::{kind} IS NULL"))
     })
-}
-
-fn psql(url: &str, script: &str) -> String {
-    let ran =
-        Command::new("psql").args(["-qXAt", "-v", "ON_ERROR_STOP=1", "-c", script, url]).output().unwrap();
-    assert!(ran.status.success(), "{script}\n{}", String::from_utf8_lossy(&ran.stderr));
-    String::from_utf8(ran.stdout).unwrap()
 }

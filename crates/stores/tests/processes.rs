@@ -4,6 +4,9 @@
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::print_stdout)]
 
+#[path = "support/postgres.rs"]
+mod postgres;
+
 mod processes {
     pub mod cancelled;
     pub mod child;

@@ -5,7 +5,11 @@
 
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
+#[path = "support/postgres.rs"]
+mod postgres;
+
 use jiff::Timestamp;
+use postgres::{Database, psql};
 use seawall_api::{
     AccountId, ConversationId, ErrorKind, HookRunId, KeyId, MessageId, SandboxId, TurnId,
     account::{Account, ApiKey, KeyScope},
@@ -19,7 +23,6 @@ use seawall_core::ports::store::{
 use seawall_stores::{Db, SqlStore, sql};
 use serde_json::json;
 use std::{
-    io::Write,
     path::{Path, PathBuf},
     process::Command,
     time::Duration,
@@ -212,37 +215,13 @@ async fn sqlite_of_the_first_version_is_upgraded() {
     is_upgraded(Db::sqlite(&path).await.unwrap()).await;
 }
 
-fn psql(url: &str, args: &[&str]) {
-    let ran =
-        Command::new("psql").args(["-qX", "-v", "ON_ERROR_STOP=1"]).args(args).arg(url).output().unwrap();
-    assert!(ran.status.success(), "{}", String::from_utf8_lossy(&ran.stderr));
-}
-
-/// A new database of the server of the tests, or why there is none.
-fn postgres(name: &str) -> Option<String> {
-    let Ok(server) = std::env::var("SEAWALL_TEST_POSTGRES") else {
-        assert!(
-            !std::env::var("SEAWALL_TEST_REQUIRE").is_ok_and(|what| what == "all"),
-            "there is no PostgreSQL"
-        );
-        // Not captured, so that it is counted.
-        let _ = writeln!(
-            std::io::stderr(),
-            "skipped upgrade::{name}: no PostgreSQL: SEAWALL_TEST_POSTGRES is not set"
-        );
-        return None;
-    };
-    let database = format!("upgrade_{}", TurnId::generate().as_uuid().simple());
-    psql(&server, &["-c", &format!("CREATE DATABASE {database}")]);
-    let (base, options) = server.split_once('?').unwrap_or((&server, ""));
-    Some(format!("{}/{database}?{options}", base.rsplit_once('/').unwrap().0))
-}
-
 #[tokio::test]
 async fn postgres_of_the_first_version_is_upgraded() {
-    let Some(url) = postgres("postgres_of_the_first_version_is_upgraded") else { return };
-    psql(&url, &["-f", fixture("postgres.sql").to_str().unwrap()]);
-    is_upgraded(Db::postgres(&url).await.unwrap()).await;
+    let Some(database) = Database::or_skip("upgrade::postgres_of_the_first_version_is_upgraded") else {
+        return;
+    };
+    psql(&database.url, &["-f", fixture("postgres.sql").to_str().unwrap()]).unwrap();
+    is_upgraded(Db::postgres(&database.url).await.unwrap()).await;
 }
 
 #[tokio::test]
@@ -264,8 +243,8 @@ async fn many_replicas_may_upgrade_at_once() {
     let path = folder.path().join("seawall.db");
     let opened = futures::future::join_all((0..8).map(|_| Db::sqlite(&path))).await;
     assert_eq!(opened.into_iter().map(Result::unwrap).filter(|db| db.migrated().from == 0).count(), 1);
-    let Some(url) = postgres("many_replicas_may_upgrade_at_once") else { return };
-    let opened = futures::future::join_all((0..8).map(|_| Db::postgres(&url))).await;
+    let Some(database) = Database::or_skip("upgrade::many_replicas_may_upgrade_at_once") else { return };
+    let opened = futures::future::join_all((0..8).map(|_| Db::postgres(&database.url))).await;
     assert_eq!(opened.into_iter().map(Result::unwrap).filter(|db| db.migrated().from == 0).count(), 1);
 }
 
@@ -327,11 +306,11 @@ async fn write_the_fixture() {
     let db = Db::sqlite(&path).await.unwrap();
     write(&SqlStore::new(db.clone()).stores()).await;
     db.close().await;
-    let url = postgres("write_the_fixture").unwrap();
-    let db = Db::postgres(&url).await.unwrap();
+    let database = Database::new().unwrap();
+    let db = Db::postgres(&database.url).await.unwrap();
     write(&SqlStore::new(db.clone()).stores()).await;
     db.close().await;
-    let dump = Command::new("pg_dump").args(["--no-owner", "--inserts", &url]).output().unwrap();
+    let dump = Command::new("pg_dump").args(["--no-owner", "--inserts", &database.url]).output().unwrap();
     assert!(dump.status.success(), "{}", String::from_utf8_lossy(&dump.stderr));
     std::fs::write(fixture("postgres.sql"), dump.stdout).unwrap();
 }

@@ -38,6 +38,7 @@ pub use sandboxes::{SandboxFilter, SandboxRow, SandboxRows};
 pub use sessions::{Session, SessionScope, Sessions};
 pub use turns::{BeginTurn, EndTurn, TurnEvent, Turns};
 
+use jiff::Timestamp;
 use std::sync::Arc;
 
 /// All of them. One database mostly, but messages may be elsewhere.
@@ -53,6 +54,43 @@ pub struct Stores {
     pub outbox: Arc<dyn Outbox>,
     pub idempotency: Arc<dyn Idempotency>,
     pub leases: Arc<dyn Leases>,
+}
+
+impl Stores {
+    /// All on one store.
+    pub fn of<S>(store: Arc<S>) -> Stores
+    where
+        S: Accounts
+            + Conversations
+            + Turns
+            + Messages
+            + SandboxRows
+            + Sessions
+            + HookRuns
+            + Outbox
+            + Idempotency
+            + Leases
+            + 'static,
+    {
+        Stores {
+            accounts: store.clone(),
+            conversations: store.clone(),
+            turns: store.clone(),
+            messages: store.clone(),
+            sandboxes: store.clone(),
+            sessions: store.clone(),
+            hook_runs: store.clone(),
+            outbox: store.clone(),
+            idempotency: store.clone(),
+            leases: store,
+        }
+    }
+}
+
+/// A time as stores keep it.
+pub fn to_micros(time: Timestamp) -> Timestamp {
+    // A time without its finer part is a time.
+    Timestamp::from_microsecond(time.as_microsecond()).unwrap_or(time)
 }
 
 impl std::fmt::Debug for Stores {

@@ -85,19 +85,7 @@ impl MemoryStore {
 
     /// All ports on this memory.
     pub fn stores(&self) -> Stores {
-        let store = Arc::new(self.clone());
-        Stores {
-            accounts: store.clone(),
-            conversations: store.clone(),
-            turns: store.clone(),
-            messages: store.clone(),
-            sandboxes: store.clone(),
-            sessions: store.clone(),
-            hook_runs: store.clone(),
-            outbox: store.clone(),
-            idempotency: store.clone(),
-            leases: store,
-        }
+        Stores::of(Arc::new(self.clone()))
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -137,11 +125,6 @@ impl fmt::Debug for MemoryStore {
     }
 }
 
-/// As the databases keep it.
-fn micro(time: Timestamp) -> Timestamp {
-    Timestamp::from_microsecond(time.as_microsecond()).unwrap_or(time)
-}
-
 /// A page of what is sorted already, each with its place.
 fn paged<T>(
     all: impl Iterator<Item = (Cursor, T)>,
@@ -164,8 +147,4 @@ fn newest<T>(mut all: Vec<(Cursor, T)>, page: &Page) -> Result<Paged<T>> {
 fn oldest<T>(mut all: Vec<(Cursor, T)>, page: &Page) -> Result<Paged<T>> {
     all.sort_by_key(|(place, _)| *place);
     paged(all.into_iter(), page, |place, after| place > after)
-}
-
-fn place(time: Timestamp, id: u128) -> Cursor {
-    Cursor { key: time.as_microsecond(), id }
 }

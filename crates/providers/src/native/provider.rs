@@ -29,7 +29,7 @@ use seawall_core::{
     steps::reached,
 };
 use seawall_jail::{
-    cgroup::{self, Cgroups, Controller, Entry},
+    cgroup::{self, BoxGroup, Cgroups, Controller, Entry},
     order::{CgroupPlace, Order},
 };
 use seawall_wire::Duplex;
@@ -226,24 +226,39 @@ impl NativeProvider {
         let folders = &inner.folders;
         folders.write_end(id, None)?;
         self.refresh_etc()?;
+        let group = self.make_group(info)?;
+        let (order, fds) = self.order(info, &group)?;
+        let borrowed: Vec<_> = fds.iter().map(AsFd::as_fd).collect();
+        reached("the box is about to be launched");
+        inner.launcher.launch(&order, &borrowed).await
+    }
+
+    /// The box's control group with its limits, from those that wait where one does.
+    fn make_group(&self, info: &BoxInfo) -> Result<BoxGroup> {
+        let (inner, name) = (&self.inner, self.inner.group_name(info.id));
         let limits = limits::in_force(&info.spec.limits, &inner.settings.defaults, &inner.groups)?;
-        let made = match folders.spares.group() {
-            Some((spare, had)) => inner.groups.adopt(&spare, &had, &inner.group_name(id), &limits),
-            None => inner.groups.make(&inner.group_name(id), &limits),
+        let made = match inner.folders.spares.group() {
+            Some((spare, had)) => inner.groups.adopt(&spare, &had, &name, &limits),
+            None => inner.groups.make(&name, &limits),
         };
         let group = made.map_err(|error| {
-            Error::unavailable(format!("the control group of {id} cannot be made")).with_source(error)
+            Error::unavailable(format!("the control group of {} cannot be made", info.id)).with_source(error)
         })?;
         reached("the group is made");
-        let entry = group.entry().map_err(|e| io_error(Path::new("the control group"), e))?;
-        let counters = group.counters();
+        Ok(group)
+    }
+
+    /// What the launcher is asked for, and the descriptors that go with it, in the order that [`Order`] names.
+    fn order(&self, info: &BoxInfo, group: &BoxGroup) -> Result<(Order, Vec<OwnedFd>)> {
+        let (inner, id) = (&self.inner, info.id);
+        let folders = &inner.folders;
         let volume = match info.spec.limits.disk_mb {
-            Some(_) => open_file(&folders.image(id))?,
+            Some(_) => open(&folders.image(id), OFlags::RDWR)?,
             None => open_dir(&folders.work(id))?,
         };
-        let program = open_path(&inner.program)?;
+        let program = open(&inner.program, OFlags::PATH)?;
         let mut fds = vec![open_dir(&folders.boxes.of(id))?, open_dir(&folders.own(id))?, volume, program];
-        let cgroup = match entry {
+        let cgroup = match group.entry().map_err(|e| io_error(Path::new("the control group"), e))? {
             None => CgroupPlace::None,
             Some(Entry::V2(fd)) => {
                 fds.push(fd);
@@ -255,8 +270,9 @@ impl NativeProvider {
                 CgroupPlace::V1(count)
             }
         };
-        let comes = counters.each_ref().map(Option::is_some);
-        fds.extend(counters.into_iter().flatten());
+        let found = group.counters();
+        let counters = found.each_ref().map(Option::is_some);
+        fds.extend(found.into_iter().flatten());
         let mut mounts = Vec::new();
         for (folder, source) in limits::host_folders(&info.spec.mounts, &inner.settings.mounts)? {
             fds.push(open_dir(&source)?);
@@ -267,14 +283,12 @@ impl NativeProvider {
             env: environment(id, &info.spec),
             user: info.spec.user.clone(),
             cgroup,
-            counters: comes,
+            counters,
             mounts,
             open_files: Some(inner.settings.defaults.open_files),
             disk: info.spec.limits.disk_mb.map(|_| info.created_at.to_string()),
         };
-        let borrowed: Vec<_> = fds.iter().map(AsFd::as_fd).collect();
-        reached("the box is about to be launched");
-        inner.launcher.launch(&order, &borrowed).await
+        Ok((order, fds))
     }
 }
 
@@ -321,18 +335,12 @@ fn environment(id: SandboxId, spec: &SandboxSpec) -> Vec<(String, String)> {
 }
 
 fn open_dir(path: &Path) -> Result<OwnedFd> {
-    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC | OFlags::NOFOLLOW;
-    rustix::fs::open(path, flags, Mode::empty()).map_err(|errno| io_error(path, errno.into()))
+    open(path, OFlags::RDONLY | OFlags::DIRECTORY)
 }
 
-fn open_path(path: &Path) -> Result<OwnedFd> {
-    let flags = OFlags::PATH | OFlags::CLOEXEC | OFlags::NOFOLLOW;
-    rustix::fs::open(path, flags, Mode::empty()).map_err(|errno| io_error(path, errno.into()))
-}
-
-fn open_file(path: &Path) -> Result<OwnedFd> {
-    let flags = OFlags::RDWR | OFlags::CLOEXEC | OFlags::NOFOLLOW;
-    rustix::fs::open(path, flags, Mode::empty()).map_err(|errno| io_error(path, errno.into()))
+fn open(path: &Path, flags: OFlags) -> Result<OwnedFd> {
+    let opened = rustix::fs::open(path, flags | OFlags::CLOEXEC | OFlags::NOFOLLOW, Mode::empty());
+    opened.map_err(|errno| io_error(path, errno.into()))
 }
 
 impl Truth for Inner {

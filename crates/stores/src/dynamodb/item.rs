@@ -31,7 +31,7 @@ pub enum Content {
 
 impl Place {
     pub fn of(account: AccountId, message: &Message) -> Place {
-        let cursor = Cursor { key: message.created_at.as_microsecond(), id: message.id.as_uuid().as_u128() };
+        let cursor = Cursor::at(message.created_at, message.id.as_uuid().as_u128());
         Place {
             account,
             conversation: message.conversation_id,

@@ -3,7 +3,7 @@
 use super::{
     SqlStore,
     statement::statement,
-    value::{Row, Value, id, json, values},
+    value::{Row, Value, id, json, page_values, values},
 };
 use async_trait::async_trait;
 use jiff::Timestamp;
@@ -18,6 +18,7 @@ use seawall_core::{
 use serde_json::Value as Json;
 
 statement! {
+    listed;
     INSERT: ["INSERT INTO accounts (id, name, settings, created_at) VALUES ($1, $2, $3, $4) ON CONFLICT (id) DO NOTHING"];
     GET: ["SELECT id, name, settings, created_at FROM accounts WHERE id = $1"];
     LIST: ["SELECT id, name, settings, created_at FROM accounts WHERE (created_at, id) > ($1, $2)
@@ -79,14 +80,9 @@ impl Accounts for SqlStore {
 
     async fn list(&self, page: &Page) -> Result<Paged<Account>> {
         page.check()?;
-        let after = page.after.unwrap_or(Cursor { key: i64::MIN, id: 0 });
-        let values = values![after.key, after.id.to_be_bytes().as_slice(), page.limit + 1];
-        let rows = self.db.rows(LIST, values).await?;
+        let rows = self.db.rows(LIST, page_values(page, Cursor::OLDEST).into()).await?;
         let accounts = rows.iter().map(account).collect::<Result<Vec<_>>>()?;
-        let place = |account: &Account| Cursor {
-            key: account.created_at.as_microsecond(),
-            id: account.id.as_uuid().as_u128(),
-        };
+        let place = |account: &Account| Cursor::at(account.created_at, account.id.as_uuid().as_u128());
         Ok(Paged::cut(accounts, page.limit, place))
     }
 

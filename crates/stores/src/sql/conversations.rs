@@ -5,7 +5,7 @@ use super::{
     db::Tx,
     outbox,
     statement::{Sql, statement},
-    value::{Row, Value, id, maybe_id},
+    value::{Row, Value, id, maybe_id, page_values},
 };
 use async_trait::async_trait;
 use jiff::Timestamp;
@@ -22,6 +22,7 @@ use seawall_core::{
 macro_rules! with_lists {
     ([$($name:ident $condition:literal $by:literal;)+] $($rest:tt)*) => {
         statement! {
+            listed;
             $($name: [
                 "SELECT id, account_id, organization_id, agent_id, sandbox_id, template, messages_exchanged, input_tokens,
                     output_tokens, cache_tokens, created_at, updated_at FROM conversations WHERE account_id = $1 AND ",
@@ -168,22 +169,19 @@ impl Conversations for SqlStore {
         page: &Page,
     ) -> Result<Paged<Conversation>> {
         page.check()?;
-        let after = page.after.unwrap_or(Cursor { key: i64::MAX, id: u128::MAX });
-        let values = vec![
+        let mut values = vec![
             id(account),
             Value::from(&filter.organization_id),
             Value::from(&filter.agent_id),
             maybe_id(filter.sandbox_id),
-            Value::from(after.key),
-            Value::from(after.id.to_be_bytes().as_slice()),
-            Value::from(page.limit + 1),
         ];
+        values.extend(page_values(page, Cursor::NEWEST));
         let rows = self.db.rows(list_of(filter), values).await?;
         let found = rows.iter().map(conversation).collect::<Result<Vec<_>>>()?;
         let by_update = filter.sort == SortBy::Updated;
         Ok(Paged::cut(found, page.limit, |conversation| {
             let time = if by_update { conversation.updated_at } else { conversation.created_at };
-            Cursor { key: time.as_microsecond(), id: conversation.id.as_uuid().as_u128() }
+            Cursor::at(time, conversation.id.as_uuid().as_u128())
         }))
     }
 

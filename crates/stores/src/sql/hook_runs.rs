@@ -3,7 +3,7 @@
 use super::{
     SqlStore,
     statement::{Sql, statement},
-    value::{Row, Value, id, maybe_id},
+    value::{Row, Value, id, maybe_id, page_values},
 };
 use async_trait::async_trait;
 use seawall_api::{AccountId, HookRunId, SandboxId};
@@ -13,12 +13,13 @@ use seawall_core::{
 };
 
 statement! {
+    listed;
     BEGIN: ["INSERT INTO hook_runs (id, account_id, kind, template, conversation_id, sandbox_id, began_at, ended_at, error)
         VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9) ON CONFLICT (id) DO NOTHING"];
     END: ["UPDATE hook_runs SET error = CASE WHEN ended_at IS NULL THEN $4 ELSE error END, ended_at = COALESCE(ended_at, $3)
         WHERE id = $2 AND account_id = $1"];
     LIST: ["SELECT id, kind, template, conversation_id, sandbox_id, began_at, ended_at, error FROM hook_runs
-        WHERE account_id = $1 AND $2 IS NULL AND (began_at, id) < ($3, $4) ORDER BY began_at DESC, id DESC LIMIT $5"];
+        WHERE account_id = $1 AND (began_at, id) < ($2, $3) ORDER BY began_at DESC, id DESC LIMIT $4"];
     LIST_OF_SANDBOX: ["SELECT id, kind, template, conversation_id, sandbox_id, began_at, ended_at, error FROM hook_runs
         WHERE account_id = $1 AND sandbox_id = $2 AND (began_at, id) < ($3, $4) ORDER BY began_at DESC, id DESC LIMIT $5"];
 }
@@ -74,19 +75,12 @@ impl HookRuns for SqlStore {
         page: &Page,
     ) -> Result<Paged<HookRun>> {
         page.check()?;
-        let after = page.after.unwrap_or(Cursor { key: i64::MAX, id: u128::MAX });
-        let sql: &'static Sql = if sandbox.is_some() { LIST_OF_SANDBOX } else { LIST };
-        let values = vec![
-            id(account),
-            maybe_id(sandbox),
-            Value::from(after.key),
-            Value::from(after.id.to_be_bytes().as_slice()),
-            Value::from(page.limit + 1),
-        ];
+        let (sql, mut values): (&'static Sql, _) = match sandbox {
+            Some(sandbox) => (LIST_OF_SANDBOX, vec![id(account), id(sandbox)]),
+            None => (LIST, vec![id(account)]),
+        };
+        values.extend(page_values(page, Cursor::NEWEST));
         let runs = self.db.rows(sql, values).await?.iter().map(run).collect::<Result<Vec<_>>>()?;
-        Ok(Paged::cut(runs, page.limit, |run| Cursor {
-            key: run.began_at.as_microsecond(),
-            id: run.id.as_uuid().as_u128(),
-        }))
+        Ok(Paged::cut(runs, page.limit, |run| Cursor::at(run.began_at, run.id.as_uuid().as_u128())))
     }
 }

@@ -16,6 +16,7 @@ use seawall_core::{
 use std::time::Duration;
 
 statement! {
+    listed;
     INSERT: ["INSERT INTO idempotency_keys (account_id, name, request, receipt, busy_until, keep_until)
         VALUES ($1, $2, $3, $4, ", NOW, " + $5, ", NOW, " + $6) ON CONFLICT (account_id, name) DO NOTHING"];
     GET: ["SELECT request, receipt, answer, CAST(CASE WHEN busy_until > ", NOW, " THEN 1 ELSE 0 END AS BIGINT),

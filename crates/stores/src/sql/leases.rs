@@ -14,6 +14,7 @@ use seawall_core::{
 use std::time::Duration;
 
 statement! {
+    listed;
     // A new holder gets the next epoch. Whoever holds it keeps its own.
     ACQUIRE: ["INSERT INTO leases (name, holder, epoch, expires_at) VALUES ($1, $2, 1, ", NOW, " + $3)
         ON CONFLICT (name) DO UPDATE SET holder = excluded.holder, expires_at = excluded.expires_at,

@@ -4,7 +4,7 @@ use super::{
     SqlStore,
     db::Tx,
     statement::{Sql, statement},
-    value::{Row, Value, id, json},
+    value::{Row, Value, id, json, page_values},
 };
 use async_trait::async_trait;
 use seawall_api::{AccountId, ConversationId, MessageId, conversation::Message};
@@ -14,6 +14,7 @@ use seawall_core::{
 };
 
 statement! {
+    listed;
     PUT: ["INSERT INTO messages (account_id, conversation_id, created_at, id, revision, content)
         VALUES ($1, $2, $3, $4, $5, $6) ON CONFLICT (account_id, conversation_id, created_at, id)
         DO UPDATE SET revision = excluded.revision, content = excluded.content WHERE excluded.revision > messages.revision"];
@@ -81,22 +82,15 @@ impl Messages for SqlStore {
     ) -> Result<Paged<Message>> {
         page.check()?;
         let (sql, beginning): (&'static Sql, _) = match direction {
-            Direction::OldestFirst => (OLDEST_FIRST, Cursor { key: i64::MIN, id: 0 }),
-            Direction::NewestFirst => (NEWEST_FIRST, Cursor { key: i64::MAX, id: u128::MAX }),
+            Direction::OldestFirst => (OLDEST_FIRST, Cursor::OLDEST),
+            Direction::NewestFirst => (NEWEST_FIRST, Cursor::NEWEST),
         };
-        let after = page.after.unwrap_or(beginning);
-        let values = vec![
-            id(account),
-            id(conversation),
-            Value::from(after.key),
-            Value::from(after.id.to_be_bytes().as_slice()),
-            Value::from(page.limit + 1),
-        ];
+        let mut values = vec![id(account), id(conversation)];
+        values.extend(page_values(page, beginning));
         let rows = self.db.rows(sql, values).await?;
         let found = rows.iter().map(message).collect::<Result<Vec<_>>>()?;
-        Ok(Paged::cut(found, page.limit, |message| Cursor {
-            key: message.created_at.as_microsecond(),
-            id: message.id.as_uuid().as_u128(),
+        Ok(Paged::cut(found, page.limit, |message| {
+            Cursor::at(message.created_at, message.id.as_uuid().as_u128())
         }))
     }
 

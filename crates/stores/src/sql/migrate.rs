@@ -45,6 +45,7 @@ const VERSIONS: &str = "CREATE TABLE IF NOT EXISTS schema_versions (
 const LOCK: &str = "SELECT pg_advisory_xact_lock(7305788392814)";
 
 statement! {
+    listed;
     VERSION: ["SELECT CAST(COALESCE(MAX(version), 0) AS BIGINT) FROM schema_versions"];
     APPLIED: ["INSERT INTO schema_versions (version, name, applied_at) VALUES ($1, $2, ", NOW, ")"];
 }

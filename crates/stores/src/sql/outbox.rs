@@ -16,6 +16,7 @@ use seawall_core::{
 use std::time::Duration;
 
 statement! {
+    listed;
     ADD_NOW: ["INSERT INTO outbox (conversation_id, task, due) VALUES ($1, $2, ", NOW, ") RETURNING id"];
     ADD: ["INSERT INTO outbox (conversation_id, task, due) VALUES ($1, $2, $3) RETURNING id"];
     ADD_AFTER: ["INSERT INTO outbox (conversation_id, task, due) VALUES ($1, $2, ", GREATEST, "(", NOW, ", $3))"];

@@ -4,24 +4,24 @@ use super::{
     SqlStore,
     db::Tx,
     statement::{Sql, statement},
-    value::{Row, Value, id, json},
+    value::{Row, Value, id, json, page_values},
 };
 use async_trait::async_trait;
 use jiff::Timestamp;
 use seawall_api::{AccountId, ErrorKind, SandboxId};
 use seawall_core::{
     Error, Result,
-    ports::store::{Cursor, Page, Paged, SandboxFilter, SandboxRow, SandboxRows},
+    ports::store::{Cursor, Page, Paged, SandboxFilter, SandboxRow, SandboxRows, to_micros},
 };
 use serde_json::{Map, Value as Json};
 
 macro_rules! with_lists {
-    ([$($name:ident $condition:literal $order:literal $after:literal;)+] $($rest:tt)*) => {
+    ([$($name:ident $rest_of_it:literal;)+] $($rest:tt)*) => {
         statement! {
+            listed;
             $($name: [
                 "SELECT id, account_id, name, provider, node, template, spec, state, reason, removing, unsynced, metadata,
-                    created_at, started_at, last_used_at, version FROM sandboxes WHERE ",
-                $condition, $after, " ORDER BY ", $order, " LIMIT $5"
+                    created_at, started_at, last_used_at, version FROM sandboxes WHERE ", $rest_of_it
             ];)+
             $($rest)*
         }
@@ -30,11 +30,11 @@ macro_rules! with_lists {
 
 with_lists! {
     [
-        ALL_OF_ACCOUNT "account_id = $1 AND ($2 IS NULL OR state = $2)" "created_at DESC, id DESC" " AND (created_at, id) < ($3, $4)";
-        BY_STATE "account_id = $1 AND state = $2" "created_at DESC, id DESC" " AND (created_at, id) < ($3, $4)";
-        BY_NAME "account_id = $1 AND name = $2" "created_at DESC, id DESC" " AND (created_at, id) < ($3, $4)";
-        OF_NODE "node = $1 AND $2 = 0" "created_at, id" " AND (created_at, id) > ($3, $4)";
-        OF_NO_NODE "node IS NULL AND $1 = 0 AND $2 = 0" "created_at, id" " AND (created_at, id) > ($3, $4)";
+        OF_ACCOUNT "account_id = $1 AND (created_at, id) < ($2, $3) ORDER BY created_at DESC, id DESC LIMIT $4";
+        BY_STATE "account_id = $1 AND state = $2 AND (created_at, id) < ($3, $4) ORDER BY created_at DESC, id DESC LIMIT $5";
+        BY_NAME "account_id = $1 AND name = $2 AND (created_at, id) < ($3, $4) ORDER BY created_at DESC, id DESC LIMIT $5";
+        OF_NODE "node = $1 AND (created_at, id) > ($2, $3) ORDER BY created_at, id LIMIT $4";
+        OF_NO_NODE "node IS NULL AND (created_at, id) > ($1, $2) ORDER BY created_at, id LIMIT $3";
     ]
     INSERT: ["INSERT INTO sandboxes (id, account_id, name, provider, node, template, spec, state, reason, removing, unsynced, metadata,
         created_at, started_at, last_used_at, version) VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, 1)"];
@@ -101,22 +101,26 @@ fn name_taken(error: Error, row: &SandboxRow) -> Error {
     }
 }
 
-/// As the databases keep it.
-fn cut(row: &SandboxRow) -> SandboxRow {
-    let micro = |time: Timestamp| Timestamp::from_microsecond(time.as_microsecond()).unwrap_or(time);
-    SandboxRow {
-        created_at: micro(row.created_at),
-        started_at: row.started_at.map(micro),
-        last_used_at: micro(row.last_used_at),
-        ..row.clone()
-    }
+/// What both an insertion and an update write, in their order.
+fn common(row: &SandboxRow) -> Result<[Value; 9]> {
+    Ok([
+        Value::from(&row.name),
+        Value::from(row.provider.as_str()),
+        Value::from(&row.node),
+        Value::from(&row.template),
+        json(&row.spec)?,
+        word(&row.state)?,
+        word(&row.reason)?,
+        word(&row.removing)?,
+        Value::from(row.unsynced),
+    ])
 }
 
 async fn insert(tx: &mut Tx, new: &SandboxRow) -> Result<SandboxRow> {
     if let Some(row) = tx.row(GET, vec![id(new.account_id), id(new.id)]).await? {
         let there = sandbox(&row)?;
         // A call whose answer was lost.
-        if there == (SandboxRow { version: 1, ..cut(new) }) {
+        if there == (SandboxRow { version: 1, ..new.kept() }) {
             return Ok(there);
         }
     }
@@ -124,23 +128,14 @@ async fn insert(tx: &mut Tx, new: &SandboxRow) -> Result<SandboxRow> {
         let message = format!("sandbox {} exists already", new.id);
         return Err(Error::new(ErrorKind::AlreadyExists, message));
     }
-    let values = vec![
-        id(new.id),
-        id(new.account_id),
-        Value::from(&new.name),
-        Value::from(new.provider.as_str()),
-        Value::from(&new.node),
-        Value::from(&new.template),
-        json(&new.spec)?,
-        word(&new.state)?,
-        word(&new.reason)?,
-        word(&new.removing)?,
-        Value::from(new.unsynced),
+    let mut values = vec![id(new.id), id(new.account_id)];
+    values.extend(common(new)?);
+    values.extend([
         json(&new.metadata)?,
         Value::from(new.created_at),
         Value::from(new.started_at),
         Value::from(new.last_used_at),
-    ];
+    ]);
     tx.run(INSERT, values).await.map_err(|error| name_taken(error, new))?;
     locked(tx, new.account_id, new.id).await
 }
@@ -152,8 +147,8 @@ async fn update(tx: &mut Tx, new: &SandboxRow) -> Result<SandboxRow> {
         version: new.version + 1,
         metadata: there.metadata.clone(),
         created_at: there.created_at,
-        last_used_at: there.last_used_at.max(cut(new).last_used_at),
-        ..cut(new)
+        last_used_at: there.last_used_at.max(to_micros(new.last_used_at)),
+        ..new.kept()
     };
     if there == done {
         return Ok(there);
@@ -162,21 +157,9 @@ async fn update(tx: &mut Tx, new: &SandboxRow) -> Result<SandboxRow> {
         let message = format!("sandbox {} was changed by somebody else meanwhile", new.id);
         return Err(Error::conflict(message));
     }
-    let values = vec![
-        id(new.account_id),
-        id(new.id),
-        Value::from(&new.name),
-        Value::from(new.provider.as_str()),
-        Value::from(&new.node),
-        Value::from(&new.template),
-        json(&new.spec)?,
-        word(&new.state)?,
-        word(&new.reason)?,
-        word(&new.removing)?,
-        Value::from(new.unsynced),
-        Value::from(new.started_at),
-        Value::from(new.last_used_at),
-    ];
+    let mut values = vec![id(new.account_id), id(new.id)];
+    values.extend(common(new)?);
+    values.extend([Value::from(new.started_at), Value::from(new.last_used_at)]);
     tx.run(UPDATE, values).await.map_err(|error| name_taken(error, new))?;
     locked(tx, new.account_id, new.id).await
 }
@@ -195,28 +178,19 @@ async fn merge(tx: &mut Tx, args: &(AccountId, SandboxId, Map<String, Json>)) ->
 }
 
 impl SqlStore {
+    /// Rows that a statement finds with these values and a page.
     async fn listed(
         &self,
         sql: &'static Sql,
-        [first, second]: [Value; 2],
+        mut values: Vec<Value>,
         beginning: Cursor,
         page: &Page,
     ) -> Result<Paged<SandboxRow>> {
         page.check()?;
-        let after = page.after.unwrap_or(beginning);
-        let values = vec![
-            first,
-            second,
-            Value::from(after.key),
-            Value::from(after.id.to_be_bytes().as_slice()),
-            Value::from(page.limit + 1),
-        ];
+        values.extend(page_values(page, beginning));
         let rows = self.db.rows(sql, values).await?;
         let found = rows.iter().map(sandbox).collect::<Result<Vec<_>>>()?;
-        Ok(Paged::cut(found, page.limit, |row| Cursor {
-            key: row.created_at.as_microsecond(),
-            id: row.id.as_uuid().as_u128(),
-        }))
+        Ok(Paged::cut(found, page.limit, |row| Cursor::at(row.created_at, row.id.as_uuid().as_u128())))
     }
 }
 
@@ -237,14 +211,13 @@ impl SandboxRows for SqlStore {
         filter: &SandboxFilter,
         page: &Page,
     ) -> Result<Paged<SandboxRow>> {
-        let beginning = Cursor { key: i64::MAX, id: u128::MAX };
-        let state = filter.state.map(|state| state.as_str());
-        let (sql, second): (&'static Sql, _) = match (&filter.name, state) {
-            (Some(_), _) => (BY_NAME, Value::from(&filter.name)),
-            (None, Some(_)) => (BY_STATE, Value::from(state)),
-            (None, None) => (ALL_OF_ACCOUNT, Value::Text(None)),
+        let account = id(account);
+        let (sql, values): (&'static Sql, _) = match (&filter.name, filter.state) {
+            (Some(name), _) => (BY_NAME, vec![account, Value::from(name.as_str())]),
+            (None, Some(state)) => (BY_STATE, vec![account, Value::from(state.as_str())]),
+            (None, None) => (OF_ACCOUNT, vec![account]),
         };
-        let mut found = self.listed(sql, [id(account), second], beginning, page).await?;
+        let mut found = self.listed(sql, values, Cursor::NEWEST, page).await?;
         // A name has one row at the most.
         found.items.retain(|row| filter.state.is_none_or(|state| row.state == state));
         Ok(found)
@@ -276,11 +249,9 @@ impl SandboxRows for SqlStore {
     }
 
     async fn of_node(&self, node: Option<&str>, page: &Page) -> Result<Paged<SandboxRow>> {
-        let beginning = Cursor { key: i64::MIN, id: 0 };
-        let zero = || Value::from(0_i64);
         match node {
-            Some(node) => self.listed(OF_NODE, [Value::from(node), zero()], beginning, page).await,
-            None => self.listed(OF_NO_NODE, [zero(), zero()], beginning, page).await,
+            Some(node) => self.listed(OF_NODE, vec![Value::from(node)], Cursor::OLDEST, page).await,
+            None => self.listed(OF_NO_NODE, Vec::new(), Cursor::OLDEST, page).await,
         }
     }
 }

@@ -14,6 +14,7 @@ use seawall_core::{
 };
 
 statement! {
+    listed;
     INSERT: ["INSERT INTO sessions (account_id, scope, scope_id, sandbox_id, image, created_at, last_used_at)
         VALUES ($1, $2, $3, $4, $5, $6, $7) ON CONFLICT (account_id, scope, scope_id) DO NOTHING"];
     GET: ["SELECT account_id, scope, scope_id, sandbox_id, image, created_at, last_used_at FROM sessions

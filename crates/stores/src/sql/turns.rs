@@ -20,6 +20,7 @@ use seawall_core::{
 };
 
 statement! {
+    listed;
     GET: ["SELECT t.id, t.conversation_id, t.sandbox_id, t.template, t.number, t.state, t.error, t.prompt_id, t.answer_id,
         t.output_offset, t.events, t.created_at, t.ended_at, t.account_id, u.input_tokens, u.output_tokens, u.cache_tokens
         FROM turns t LEFT JOIN turn_usage u ON u.turn_id = t.id WHERE t.id = $2 AND t.account_id = $1"];
@@ -154,8 +155,8 @@ async fn end(tx: &mut Tx, args: &Args<EndTurn>) -> Result<Conversation> {
     if end.answer.as_ref().is_some_and(|answer| answer.conversation_id != conversation) {
         return Err(Error::invalid("the answer is of another conversation than its turn"));
     }
-    let usage = vec![
-        id(end.id),
+    // The totals are for a conversation what the row is for its turn.
+    let totals = vec![
         id(account),
         id(conversation),
         Value::from(end.usage.input_tokens),
@@ -164,16 +165,8 @@ async fn end(tx: &mut Tx, args: &Args<EndTurn>) -> Result<Conversation> {
         Value::from(end.answer.is_some()),
         Value::from(end.ended_at),
     ];
-    if tx.run(ADD_USAGE, usage).await? == 1 {
-        let totals = vec![
-            id(account),
-            id(conversation),
-            Value::from(end.usage.input_tokens),
-            Value::from(end.usage.output_tokens),
-            Value::from(end.usage.cache_tokens),
-            Value::from(end.answer.is_some()),
-            Value::from(end.ended_at),
-        ];
+    let row = [vec![id(end.id)], totals.clone()].concat();
+    if tx.run(ADD_USAGE, row).await? == 1 {
         tx.run(ADD_TOTALS, totals).await?;
         let state = [key(), values![end.state.as_str(), &end.error, end.ended_at]].concat();
         tx.run(END, state).await?;
@@ -271,7 +264,7 @@ impl Turns for SqlStore {
         let values = vec![id(account), id(conversation), Value::from(before), Value::from(page.limit + 1)];
         let rows = self.db.rows(LIST, values).await?;
         let turns = rows.iter().map(turn).collect::<Result<Vec<_>>>()?;
-        let place = |turn: &Turn| Cursor { key: turn.number.cast_signed(), id: 0 };
+        let place = |turn: &Turn| Cursor::number(turn.number);
         Ok(Paged::cut(turns, page.limit, place))
     }
 

@@ -1,7 +1,10 @@
 //! Values between Rust and the databases: numbers, texts and bytes. Everything else becomes one of these.
 
 use jiff::Timestamp;
-use seawall_core::{Error, Result};
+use seawall_core::{
+    Error, Result,
+    ports::store::{Cursor, Page},
+};
 use serde::{Serialize, de::DeserializeOwned};
 use sqlx::{Row as _, postgres::PgRow, sqlite::SqliteRow};
 use uuid::Uuid;
@@ -95,6 +98,12 @@ impl From<Option<Timestamp>> for Value {
 /// An id that may be missing.
 pub fn maybe_id(id: Option<impl Into<Uuid>>) -> Value {
     Value::Bytes(id.map(|id| id.into().as_bytes().to_vec()))
+}
+
+/// Where a page begins, and one row more than it has.
+pub fn page_values(page: &Page, beginning: Cursor) -> [Value; 3] {
+    let after = page.after.unwrap_or(beginning);
+    [Value::from(after.key), Value::from(after.id.to_be_bytes().as_slice()), Value::from(page.limit + 1)]
 }
 
 pub fn id(id: impl Into<Uuid>) -> Value {

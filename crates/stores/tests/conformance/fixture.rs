@@ -1,14 +1,15 @@
 //! The stores that the suite runs on.
 
 use super::kit::Cx;
-use anyhow::{Context, Result};
+use crate::postgres::{self, Database};
+use anyhow::Result;
 use futures::future::BoxFuture;
 use seawall_core::{ports::store::Stores, testing::MemoryStore};
 use seawall_stores::{
     Db, SqlStore,
     dynamodb::{DynamoMessages, DynamoSettings},
 };
-use std::{process::Command, sync::Arc};
+use std::sync::Arc;
 
 /// A store, and how a fresh one is made for each case.
 #[derive(Clone)]
@@ -22,10 +23,7 @@ pub struct Store {
 }
 
 pub fn all() -> Vec<Store> {
-    let postgres = match std::env::var("SEAWALL_TEST_POSTGRES") {
-        Ok(_) => None,
-        Err(_) => Some("no PostgreSQL: SEAWALL_TEST_POSTGRES is not set (`make test` starts one)".to_owned()),
-    };
+    let postgres = (!postgres::is_there()).then(|| postgres::MISSING.to_owned());
     let dynamodb = match std::env::var("SEAWALL_TEST_DYNAMODB") {
         Ok(_) => None,
         Err(_) => {
@@ -69,27 +67,7 @@ async fn sqlite() -> Result<Cx> {
 
 /// One database for each case: some things are the whole server's.
 async fn postgres_database() -> Result<Cx> {
-    let server = std::env::var("SEAWALL_TEST_POSTGRES")?;
-    let name = format!("case_{}", seawall_api::TurnId::generate().as_uuid().simple());
-    let made =
-        Command::new("psql").args(["-qX", "-c", &format!("CREATE DATABASE {name}"), &server]).output()?;
-    anyhow::ensure!(made.status.success(), "{}", String::from_utf8_lossy(&made.stderr));
-    let (base, options) = server.split_once('?').unwrap_or((&server, ""));
-    let (host, _) = base.rsplit_once('/').context("an address with a database")?;
-    let url = format!("{host}/{name}?{options}");
-    let db = Db::postgres(&url).await?;
-    Cx::new(SqlStore::new(db).stores(), Some(Arc::new(Database { server, name }))).await
-}
-
-/// Goes with the case.
-struct Database {
-    server: String,
-    name: String,
-}
-
-impl Drop for Database {
-    fn drop(&mut self) {
-        let drop = format!("DROP DATABASE {} WITH (FORCE)", self.name);
-        let _ = Command::new("psql").args(["-qX", "-c", &drop, &self.server]).output();
-    }
+    let database = Database::new()?;
+    let db = Db::postgres(&database.url).await?;
+    Cx::new(SqlStore::new(db).stores(), Some(Arc::new(database))).await
 }

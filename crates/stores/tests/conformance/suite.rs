@@ -71,7 +71,7 @@ pub fn trials(store: Store) -> Vec<Trial> {
 
 fn trial(store: Store, case: Case) -> Trial {
     let name = format!("{}::{}::{}", store.name, case.group, case.name);
-    let required = std::env::var("SEAWALL_TEST_REQUIRE").is_ok_and(|what| what == "all");
+    let required = crate::postgres::is_required();
     let missing = store.missing.clone();
     if let Some(reason) = missing.clone().filter(|_| !required) {
         count(store.name, |count| *count.skipped.entry(reason.clone()).or_default() += 1);

@@ -1,6 +1,7 @@
 //! Writes that nobody waits for any more.
 
 use super::kit::{account, conversation, open, postgres, runtime};
+use crate::postgres::psql;
 use anyhow::{Result, ensure};
 use seawall_api::{ConversationId, SandboxId};
 use seawall_stores::SqlStore;
@@ -54,6 +55,5 @@ pub fn leaves_nothing_behind() -> Result<()> {
 }
 
 fn count(address: &str, sql: &str) -> Result<u64> {
-    let ran = Command::new("psql").args(["-qXAt", "-c", sql, address]).output()?;
-    Ok(String::from_utf8(ran.stdout)?.trim().parse()?)
+    Ok(psql(address, &["-c", sql])?.trim().parse()?)
 }

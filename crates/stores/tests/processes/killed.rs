@@ -94,8 +94,7 @@ async fn compare(db: &Db, said: &Said) -> Result<()> {
 /// As the kernel saw it.
 pub fn synced() -> Result<()> {
     if Command::new("strace").arg("-V").output().is_err() {
-        let required = std::env::var("SEAWALL_TEST_REQUIRE").is_ok_and(|what| what == "all");
-        ensure!(!required, "there is no strace");
+        ensure!(!crate::postgres::is_required(), "there is no strace");
         println!("skipped sqlite::every_acknowledged_batch_is_synced: there is no strace");
         return Ok(());
     }

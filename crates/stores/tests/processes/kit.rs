@@ -1,6 +1,7 @@
 //! Databases and children.
 
-use anyhow::{Context, Result, ensure};
+use crate::postgres;
+use anyhow::{Result, ensure};
 use jiff::Timestamp;
 use libtest_mimic::{Failed, Trial};
 use seawall_api::{
@@ -30,14 +31,13 @@ pub fn trial(name: &'static str, run: impl FnOnce() -> Result<()> + Send + 'stat
 
 /// Skipped by name where there is no server.
 pub fn postgres_trial(name: &'static str, run: Run) -> Trial {
-    let missing = std::env::var("SEAWALL_TEST_POSTGRES").is_err();
-    let required = std::env::var("SEAWALL_TEST_REQUIRE").is_ok_and(|what| what == "all");
     let name = format!("postgres::{name}");
-    if missing && !required {
-        println!("skipped {name}: no PostgreSQL: SEAWALL_TEST_POSTGRES is not set (`make test` starts one)");
+    let skipped = !postgres::is_there() && !postgres::is_required();
+    if skipped {
+        println!("skipped {name}: {}", postgres::MISSING);
     }
     Trial::test(name, move || run().map_err(|error| Failed::from(format!("{error:?}"))))
-        .with_ignored_flag(missing && !required)
+        .with_ignored_flag(skipped)
 }
 
 pub fn sqlite() -> Database {
@@ -47,14 +47,8 @@ pub fn sqlite() -> Database {
 }
 
 pub fn postgres() -> Result<Database> {
-    let server = std::env::var("SEAWALL_TEST_POSTGRES").context("there is no PostgreSQL")?;
-    let name = format!("processes_{}", TurnId::generate().as_uuid().simple());
-    let made =
-        Command::new("psql").args(["-qX", "-c", &format!("CREATE DATABASE {name}"), &server]).output()?;
-    ensure!(made.status.success(), "{}", String::from_utf8_lossy(&made.stderr));
-    let (base, options) = server.split_once('?').unwrap_or((&server, ""));
-    let (host, _) = base.rsplit_once('/').context("an address with a database")?;
-    Ok(Database { address: format!("{host}/{name}?{options}"), _substrate: Box::new(()) })
+    let made = postgres::Database::new()?;
+    Ok(Database { address: made.url.clone(), _substrate: Box::new(made) })
 }
 
 pub async fn open(address: &str) -> Result<Db> {

@@ -3,6 +3,7 @@
 //! may itself be shown twice or be missed.
 
 use crate::{Error, Result};
+use jiff::Timestamp;
 use std::{fmt, str::FromStr};
 
 /// Rows of a page, at the most.
@@ -58,6 +59,23 @@ impl<T> Paged<T> {
 pub struct Cursor {
     pub key: i64,
     pub id: u128,
+}
+
+impl Cursor {
+    /// Before everything, where the oldest comes first.
+    pub const OLDEST: Cursor = Cursor { key: i64::MIN, id: 0 };
+    /// Before everything, where the newest comes first.
+    pub const NEWEST: Cursor = Cursor { key: i64::MAX, id: u128::MAX };
+
+    /// Of what is sorted by a time.
+    pub fn at(time: Timestamp, id: u128) -> Cursor {
+        Cursor { key: time.as_microsecond(), id }
+    }
+
+    /// Of what is sorted by a number of its own.
+    pub fn number(number: u64) -> Cursor {
+        Cursor { key: number.cast_signed(), id: 0 }
+    }
 }
 
 impl fmt::Display for Cursor {

@@ -1,6 +1,6 @@
 //! Rows of sandboxes: the intent before the box, and what is known of it later.
 
-use super::{Page, Paged};
+use super::{Page, Paged, to_micros};
 use crate::{Result, ports::Volumes};
 use async_trait::async_trait;
 use jiff::Timestamp;
@@ -34,6 +34,18 @@ pub struct SandboxRow {
     pub last_used_at: Timestamp,
     /// Grows with each change.
     pub version: u64,
+}
+
+impl SandboxRow {
+    /// As stores keep it: see [`to_micros`].
+    pub fn kept(&self) -> SandboxRow {
+        SandboxRow {
+            created_at: to_micros(self.created_at),
+            started_at: self.started_at.map(to_micros),
+            last_used_at: to_micros(self.last_used_at),
+            ..self.clone()
+        }
+    }
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Default)]

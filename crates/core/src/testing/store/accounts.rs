@@ -1,9 +1,9 @@
 //! Accounts, keys, idempotency.
 
-use super::{InUse, MemoryStore, micro, oldest, place};
+use super::{InUse, MemoryStore, oldest};
 use crate::{
     Error, Result,
-    ports::store::{Accounts, Begun, Idempotency, KeyHash, Page, Paged},
+    ports::store::{Accounts, Begun, Cursor, Idempotency, KeyHash, Page, Paged, to_micros},
 };
 use async_trait::async_trait;
 use jiff::Timestamp;
@@ -34,7 +34,7 @@ impl Accounts for MemoryStore {
             let same = (&there.name, &there.settings) == (&account.name, &account.settings);
             return if same { Ok(()) } else { Err(exists("the account")) };
         }
-        let account = Account { created_at: micro(account.created_at), ..account.clone() };
+        let account = Account { created_at: to_micros(account.created_at), ..account.clone() };
         state.accounts.insert(account.id, account);
         Ok(())
     }
@@ -48,7 +48,7 @@ impl Accounts for MemoryStore {
             .state()
             .accounts
             .values()
-            .map(|a| (place(a.created_at, a.id.as_uuid().as_u128()), a.clone()))
+            .map(|a| (Cursor::at(a.created_at, a.id.as_uuid().as_u128()), a.clone()))
             .collect();
         oldest(all, page)
     }
@@ -73,10 +73,10 @@ impl Accounts for MemoryStore {
             return Err(exists("the key"));
         }
         let key = ApiKey {
-            created_at: micro(key.created_at),
-            expires_at: key.expires_at.map(micro),
-            revoked_at: key.revoked_at.map(micro),
-            last_used_at: key.last_used_at.map(micro),
+            created_at: to_micros(key.created_at),
+            expires_at: key.expires_at.map(to_micros),
+            revoked_at: key.revoked_at.map(to_micros),
+            last_used_at: key.last_used_at.map(to_micros),
             ..key.clone()
         };
         state.keys.insert(key.id, (key, *hash));
@@ -104,7 +104,7 @@ impl Accounts for MemoryStore {
         let mut state = self.state();
         match state.keys.get_mut(&key) {
             Some((found, _)) if found.account_id == account => {
-                found.revoked_at.get_or_insert(micro(at));
+                found.revoked_at.get_or_insert(to_micros(at));
                 Ok(())
             }
             _ => Err(no_key(key)),
@@ -115,7 +115,7 @@ impl Accounts for MemoryStore {
         let mut state = self.state();
         match state.keys.get_mut(&key) {
             Some((found, _)) if found.account_id == account => {
-                found.last_used_at = found.last_used_at.max(Some(micro(at)));
+                found.last_used_at = found.last_used_at.max(Some(to_micros(at)));
                 Ok(())
             }
             _ => Err(no_key(key)),

@@ -1,11 +1,11 @@
 //! Conversations, turns, messages.
 
-use super::{MemoryStore, State, micro, newest, oldest, place};
+use super::{MemoryStore, State, newest, oldest};
 use crate::{
     Error, Result,
     ports::store::{
         BeginTurn, ConversationFilter, Conversations, Cursor, Direction, EndTurn, Fence, Messages,
-        NewConversation, Page, Paged, SortBy, TurnEvent, Turns,
+        NewConversation, Page, Paged, SortBy, TurnEvent, Turns, to_micros,
     },
 };
 use async_trait::async_trait;
@@ -36,7 +36,7 @@ impl State {
     }
 
     fn put(&mut self, account: AccountId, message: &Message) {
-        let key = (account, message.conversation_id, micro(message.created_at), message.id);
+        let key = (account, message.conversation_id, to_micros(message.created_at), message.id);
         let newer = self.messages.get(&key).is_none_or(|there| there.revision < message.revision);
         if newer {
             self.messages.insert(key, message.clone());
@@ -67,8 +67,8 @@ impl Conversations for MemoryStore {
             sandbox_id: new.sandbox_id,
             template: new.template.clone(),
             stats: Stats::default(),
-            created_at: micro(new.created_at),
-            updated_at: micro(new.created_at),
+            created_at: to_micros(new.created_at),
+            updated_at: to_micros(new.created_at),
         };
         state.conversations.insert(new.id, made.clone());
         Ok((made, true))
@@ -96,7 +96,7 @@ impl Conversations for MemoryStore {
             SortBy::Created => c.created_at,
         };
         let found = state.conversations.values().filter(wanted);
-        newest(found.map(|c| (place(time(c), c.id.as_uuid().as_u128()), c.clone())).collect(), page)
+        newest(found.map(|c| (Cursor::at(time(c), c.id.as_uuid().as_u128()), c.clone())).collect(), page)
     }
 
     async fn set_template(
@@ -109,7 +109,7 @@ impl Conversations for MemoryStore {
         let mut state = self.state();
         let found = state.conversation(account, id)?;
         found.template = template.map(str::to_owned);
-        found.updated_at = found.updated_at.max(micro(at));
+        found.updated_at = found.updated_at.max(to_micros(at));
         Ok(())
     }
 
@@ -130,7 +130,7 @@ impl Conversations for MemoryStore {
             return Err(Error::conflict(format!("conversation {id} is linked to another sandbox")));
         }
         found.sandbox_id = sandbox;
-        found.updated_at = found.updated_at.max(micro(at));
+        found.updated_at = found.updated_at.max(to_micros(at));
         Ok(())
     }
 
@@ -193,14 +193,14 @@ impl Turns for MemoryStore {
             usage: None,
             output_offset: 0,
             events: 0,
-            created_at: micro(new.created_at),
+            created_at: to_micros(new.created_at),
             ended_at: None,
         };
         state.turns.insert(new.id, (account, turn.clone()));
         state.put(account, &new.prompt);
         let conversation = state.conversation(account, new.conversation_id)?;
         conversation.stats.messages_exchanged += 1;
-        conversation.updated_at = conversation.updated_at.max(micro(new.created_at));
+        conversation.updated_at = conversation.updated_at.max(to_micros(new.created_at));
         Ok(turn)
     }
 
@@ -221,7 +221,7 @@ impl Turns for MemoryStore {
             turn.state = end.state;
             turn.error = end.error.clone();
             turn.usage = Some(usage);
-            turn.ended_at = Some(micro(end.ended_at));
+            turn.ended_at = Some(to_micros(end.ended_at));
             state.usage.insert(end.id, usage);
             if let Some(answer) = &end.answer {
                 state.put(account, answer);
@@ -229,7 +229,7 @@ impl Turns for MemoryStore {
             let conversation = state.conversation(account, id)?;
             conversation.stats = conversation.stats.plus(&usage);
             conversation.stats.messages_exchanged += u64::from(end.answer.is_some());
-            conversation.updated_at = conversation.updated_at.max(micro(end.ended_at));
+            conversation.updated_at = conversation.updated_at.max(to_micros(end.ended_at));
         }
         state.conversation(account, id).cloned()
     }
@@ -258,7 +258,7 @@ impl Turns for MemoryStore {
     ) -> Result<Paged<Turn>> {
         let state = self.state();
         let found = state.turns.values().filter(|(o, t)| *o == account && t.conversation_id == conversation);
-        let place = |turn: &Turn| Cursor { key: turn.number.cast_signed(), id: 0 };
+        let place = |turn: &Turn| Cursor::number(turn.number);
         newest(found.map(|(_, turn)| (place(turn), turn.clone())).collect(), page)
     }
 
@@ -333,7 +333,8 @@ impl Messages for MemoryStore {
     ) -> Result<Paged<Message>> {
         let state = self.state();
         let found = state.messages.iter().filter(|((a, c, ..), _)| (*a, *c) == (account, conversation));
-        let all = found.map(|((_, _, at, id), m)| (place(*at, id.as_uuid().as_u128()), m.clone())).collect();
+        let all =
+            found.map(|((_, _, at, id), m)| (Cursor::at(*at, id.as_uuid().as_u128()), m.clone())).collect();
         match direction {
             Direction::OldestFirst => oldest(all, page),
             Direction::NewestFirst => newest(all, page),

@@ -1,11 +1,11 @@
 //! Rows of sandboxes, sessions, runs of hooks.
 
-use super::{MemoryStore, State, micro, newest, oldest, place};
+use super::{MemoryStore, State, newest, oldest};
 use crate::{
     Error, Result,
     ports::store::{
-        HookOutcome, HookRun, HookRuns, Page, Paged, SandboxFilter, SandboxRow, SandboxRows, Session,
-        SessionScope, Sessions,
+        Cursor, HookOutcome, HookRun, HookRuns, Page, Paged, SandboxFilter, SandboxRow, SandboxRows, Session,
+        SessionScope, Sessions, to_micros,
     },
 };
 use async_trait::async_trait;
@@ -39,27 +39,18 @@ impl State {
     }
 }
 
-fn cut(row: &SandboxRow) -> SandboxRow {
-    SandboxRow {
-        created_at: micro(row.created_at),
-        started_at: row.started_at.map(micro),
-        last_used_at: micro(row.last_used_at),
-        ..row.clone()
-    }
-}
-
 #[async_trait]
 impl SandboxRows for MemoryStore {
     async fn insert(&self, row: &SandboxRow) -> Result<SandboxRow> {
         let mut state = self.state();
         if let Some(there) = state.sandboxes.get(&row.id) {
-            if *there == (SandboxRow { version: 1, ..cut(row) }) {
+            if *there == (SandboxRow { version: 1, ..row.kept() }) {
                 return Ok(there.clone());
             }
             return Err(Error::new(ErrorKind::AlreadyExists, format!("sandbox {} exists already", row.id)));
         }
         state.name_is_free(row)?;
-        let row = SandboxRow { version: 1, ..cut(row) };
+        let row = SandboxRow { version: 1, ..row.kept() };
         state.sandboxes.insert(row.id, row.clone());
         Ok(row)
     }
@@ -81,7 +72,7 @@ impl SandboxRows for MemoryStore {
                 && filter.state.is_none_or(|wanted| wanted == row.state)
         };
         let found = state.sandboxes.values().filter(wanted);
-        newest(found.map(|r| (place(r.created_at, r.id.as_uuid().as_u128()), r.clone())).collect(), page)
+        newest(found.map(|r| (Cursor::at(r.created_at, r.id.as_uuid().as_u128()), r.clone())).collect(), page)
     }
 
     async fn update(&self, row: &SandboxRow) -> Result<SandboxRow> {
@@ -91,8 +82,8 @@ impl SandboxRows for MemoryStore {
             version: row.version + 1,
             metadata: there.metadata.clone(),
             created_at: there.created_at,
-            last_used_at: there.last_used_at.max(micro(row.last_used_at)),
-            ..cut(row)
+            last_used_at: there.last_used_at.max(to_micros(row.last_used_at)),
+            ..row.kept()
         };
         if there == done {
             return Ok(there);
@@ -129,7 +120,7 @@ impl SandboxRows for MemoryStore {
     async fn touch(&self, account: AccountId, id: SandboxId, at: Timestamp) -> Result<()> {
         let mut state = self.state();
         let row = state.sandbox(account, id)?;
-        row.last_used_at = row.last_used_at.max(micro(at));
+        row.last_used_at = row.last_used_at.max(to_micros(at));
         Ok(())
     }
 
@@ -144,7 +135,7 @@ impl SandboxRows for MemoryStore {
     async fn of_node(&self, node: Option<&str>, page: &Page) -> Result<Paged<SandboxRow>> {
         let state = self.state();
         let found = state.sandboxes.values().filter(|row| row.node.as_deref() == node);
-        oldest(found.map(|r| (place(r.created_at, r.id.as_uuid().as_u128()), r.clone())).collect(), page)
+        oldest(found.map(|r| (Cursor::at(r.created_at, r.id.as_uuid().as_u128()), r.clone())).collect(), page)
     }
 }
 
@@ -154,8 +145,8 @@ impl Sessions for MemoryStore {
         let mut state = self.state();
         let key = (session.account_id, session.scope.as_str(), session.scope_id.clone());
         let new = Session {
-            created_at: micro(session.created_at),
-            last_used_at: micro(session.last_used_at),
+            created_at: to_micros(session.created_at),
+            last_used_at: to_micros(session.last_used_at),
             ..session.clone()
         };
         let there = state.sessions.entry(key).or_insert(new).clone();
@@ -172,7 +163,7 @@ impl Sessions for MemoryStore {
         let mut state = self.state();
         let found = state.sessions.get_mut(&(account, scope.as_str(), id.to_owned()));
         let found = found.ok_or_else(|| no_session(scope, id))?;
-        found.last_used_at = found.last_used_at.max(micro(at));
+        found.last_used_at = found.last_used_at.max(to_micros(at));
         Ok(())
     }
 
@@ -190,7 +181,7 @@ impl Sessions for MemoryStore {
 #[async_trait]
 impl HookRuns for MemoryStore {
     async fn begin(&self, account: AccountId, run: &HookRun) -> Result<()> {
-        let run = HookRun { began_at: micro(run.began_at), ..run.clone() };
+        let run = HookRun { began_at: to_micros(run.began_at), ..run.clone() };
         self.state().hook_runs.entry(run.id).or_insert((account, run));
         Ok(())
     }
@@ -200,7 +191,7 @@ impl HookRuns for MemoryStore {
         let found = state.hook_runs.get_mut(&id).filter(|(owner, _)| *owner == account);
         let (_, run) = found.ok_or_else(|| Error::not_found(format!("there is no run {id} of a hook")))?;
         run.outcome.get_or_insert_with(|| HookOutcome {
-            ended_at: micro(outcome.ended_at),
+            ended_at: to_micros(outcome.ended_at),
             error: outcome.error.clone(),
         });
         Ok(())
@@ -217,6 +208,9 @@ impl HookRuns for MemoryStore {
             *owner == account && (sandbox.is_none() || run.sandbox_id == sandbox)
         };
         let found = state.hook_runs.values().filter(wanted);
-        newest(found.map(|(_, r)| (place(r.began_at, r.id.as_uuid().as_u128()), r.clone())).collect(), page)
+        newest(
+            found.map(|(_, r)| (Cursor::at(r.began_at, r.id.as_uuid().as_u128()), r.clone())).collect(),
+            page,
+        )
     }
 }
