@@ -1,0 +1,120 @@
+//! The workspace's side: a directory, scanned, read and changed. The guest runs it; it knows no wire.
+//!
+//! Invariant: nothing is replaced or removed that is not as the last scan saw it, and a body appears under its
+//! name whole or not at all. Paths are followed by the kernel, beneath the root and through no link.
+
+mod apply;
+mod collect;
+mod hash;
+mod index;
+mod local;
+mod put;
+mod scan;
+mod state;
+mod walk;
+
+pub use apply::Refused;
+pub use collect::{Opened, SMALL};
+pub use local::LocalWorkspace;
+pub use put::Incoming;
+pub use scan::{ScanAsk, ScanReport};
+pub use state::Base;
+
+use crate::state::Limits;
+use index::Index;
+use rustix::{
+    fd::{AsFd, BorrowedFd, OwnedFd},
+    fs::{FlockOperation, Mode, OFlags, ResolveFlags},
+    io::Errno,
+};
+use std::{
+    ffi::OsStr,
+    io,
+    os::unix::ffi::OsStrExt,
+    path::Path,
+    sync::{Arc, Mutex, MutexGuard, PoisonError, atomic::AtomicU64},
+};
+
+/// `openat2` asks to try again when something moved while it looked.
+const RACES: usize = 64;
+
+/// A workspace on a disk of this machine.
+#[derive(Debug)]
+pub struct Disk {
+    root: OwnedFd,
+    /// Whose restored files are; none: ours.
+    owner: Option<(u32, u32)>,
+    limits: Limits,
+    memory: Mutex<Memory>,
+    /// Numbers for files that wait until they are whole.
+    staged: AtomicU64,
+}
+
+#[derive(Debug, Default)]
+struct Memory {
+    /// What the last scan saw, with checksums.
+    index: Arc<Index>,
+    base: Option<Arc<Base>>,
+}
+
+/// The right to sync, until it is dropped.
+#[derive(Debug)]
+pub struct DiskLock(#[expect(dead_code, reason = "held, not used")] OwnedFd);
+
+impl Disk {
+    pub fn open(root: &Path, owner: Option<(u32, u32)>) -> io::Result<Disk> {
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        Ok(Disk::new(rustix::fs::open(root, flags, Mode::empty())?, owner))
+    }
+
+    pub fn new(root: OwnedFd, owner: Option<(u32, u32)>) -> Disk {
+        let (memory, staged) = (Mutex::default(), AtomicU64::new(0));
+        Disk { root, owner, limits: Limits::default(), memory, staged }
+    }
+
+    /// S9: one sync of a workspace at a time. None where somebody has the lock.
+    pub fn try_lock(&self) -> io::Result<Option<DiskLock>> {
+        let flags = OFlags::RDWR | OFlags::CREATE | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let fd = rustix::fs::openat(&self.root, crate::path::STATE_LOCK, flags, Mode::from_raw_mode(0o600))?;
+        match rustix::fs::flock(&fd, FlockOperation::NonBlockingLockExclusive) {
+            Ok(()) => {
+                self.clear_staging()?;
+                Ok(Some(DiskLock(fd)))
+            }
+            Err(Errno::WOULDBLOCK) => Ok(None),
+            Err(errno) => Err(errno.into()),
+        }
+    }
+
+    fn root(&self) -> BorrowedFd<'_> {
+        self.root.as_fd()
+    }
+
+    fn memory(&self) -> MutexGuard<'_, Memory> {
+        self.memory.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Opens what is at a path, beneath the root and through no link.
+    fn open_at(&self, path: &[u8], flags: OFlags) -> Result<OwnedFd, Errno> {
+        open_beneath(self.root(), path, flags)
+    }
+
+    /// The directory above a path, and the last name.
+    fn parent<'a>(&self, path: &'a [u8]) -> Result<(OwnedFd, &'a OsStr), Errno> {
+        let above = crate::path::parent(path).unwrap_or(b".");
+        let dir = self.open_at(above, OFlags::PATH | OFlags::DIRECTORY)?;
+        Ok((dir, OsStr::from_bytes(crate::path::name(path))))
+    }
+}
+
+fn open_beneath(root: BorrowedFd<'_>, path: &[u8], flags: OFlags) -> Result<OwnedFd, Errno> {
+    let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_MAGICLINKS;
+    let path = OsStr::from_bytes(path);
+    for _ in 0..RACES {
+        match rustix::fs::openat2(root, path, flags | OFlags::CLOEXEC, Mode::empty(), resolve) {
+            Err(Errno::AGAIN | Errno::INTR) => {}
+            other => return other,
+        }
+    }
+    Err(Errno::AGAIN)
+}

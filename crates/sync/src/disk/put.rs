@@ -1,0 +1,210 @@
+//! Bodies on their way in. They wait in a folder of the sync's own until they are whole.
+
+use super::{
+    Disk, Refused,
+    index::{Seen, Stamp, is_racy},
+    state::write_all,
+};
+use crate::{
+    path::STAGING,
+    tree::{Mtime, Node},
+};
+use rustix::{
+    fd::OwnedFd,
+    fs::{AtFlags, Dir, Mode, OFlags, RenameFlags, Timespec, Timestamps},
+    io::Errno,
+};
+use seawall_api::files::FileName;
+use std::{
+    ffi::{OsStr, OsString},
+    os::unix::ffi::OsStrExt,
+    sync::atomic::Ordering,
+    time::SystemTime,
+};
+
+const DEFAULT_MODE: u32 = 0o644;
+
+/// A body that is being written.
+#[derive(Debug)]
+pub struct Incoming<'a> {
+    disk: &'a Disk,
+    staging: OwnedFd,
+    name: OsString,
+    fd: Option<OwnedFd>,
+    written: u64,
+}
+
+impl Drop for Incoming<'_> {
+    fn drop(&mut self) {
+        if self.fd.is_some() {
+            // Best effort; the next sync clears the folder.
+            let _ = rustix::fs::unlinkat(&self.staging, &*self.name, AtFlags::empty());
+        }
+    }
+}
+
+impl Disk {
+    pub(super) fn clear_staging(&self) -> Result<(), Errno> {
+        let Ok(dir) = self.open_at(STAGING.as_bytes(), OFlags::RDONLY | OFlags::DIRECTORY) else {
+            // Something else has the name: it goes, since it is ours.
+            return match rustix::fs::unlinkat(self.root(), STAGING, AtFlags::empty()) {
+                Ok(()) | Err(Errno::NOENT) => Ok(()),
+                Err(errno) => Err(errno),
+            };
+        };
+        let mut entries = Dir::read_from(&dir)?;
+        while let Some(entry) = entries.read() {
+            let name = OsStr::from_bytes(entry?.file_name().to_bytes()).to_owned();
+            if name != "." && name != ".." {
+                // A directory is not ours, and harms nobody here.
+                let _ = rustix::fs::unlinkat(&dir, &*name, AtFlags::empty());
+            }
+        }
+        match rustix::fs::unlinkat(self.root(), STAGING, AtFlags::REMOVEDIR) {
+            Ok(()) | Err(Errno::NOENT | Errno::NOTEMPTY) => Ok(()),
+            Err(errno) => Err(errno),
+        }
+    }
+
+    pub(super) fn staging(&self) -> Result<OwnedFd, Errno> {
+        match rustix::fs::mkdirat(self.root(), STAGING, Mode::RWXU) {
+            Ok(()) | Err(Errno::EXIST) => {}
+            Err(errno) => return Err(errno),
+        }
+        self.open_at(STAGING.as_bytes(), OFlags::RDONLY | OFlags::DIRECTORY)
+    }
+
+    pub(super) fn staged_name(&self) -> OsString {
+        let number = self.staged.fetch_add(1, Ordering::Relaxed);
+        OsString::from(format!("{}-{number}", rustix::process::getpid().as_raw_nonzero()))
+    }
+
+    /// A place for a body.
+    pub fn incoming(&self) -> Result<Incoming<'_>, Errno> {
+        let (staging, name) = (self.staging()?, self.staged_name());
+        let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::TRUNC | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let fd = rustix::fs::openat(&staging, &*name, flags, Mode::from_raw_mode(0o600))?;
+        Ok(Incoming { disk: self, staging, name, fd: Some(fd), written: 0 })
+    }
+
+    /// Puts something that waits in the staging folder into its place, if that is as it was scanned.
+    pub(super) fn put_in_place(
+        &self,
+        staging: &OwnedFd,
+        name: &OsStr,
+        path: &FileName,
+    ) -> Result<Result<(), Refused>, Errno> {
+        let refused = |why: &str| Ok(Err(Refused { path: path.clone(), why: why.to_owned() }));
+        let (dir, last) = match self.parent(path.as_bytes()) {
+            Ok(parent) => parent,
+            Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP) => {
+                return refused("the directory above it changed");
+            }
+            Err(errno) => return Err(errno),
+        };
+        let seen = self.memory().index.get(path.as_bytes()).map(|seen| seen.stamp);
+        let Some(seen) = seen else {
+            return match rustix::fs::renameat_with(staging, name, &dir, last, RenameFlags::NOREPLACE) {
+                Ok(()) => Ok(Ok(())),
+                Err(Errno::EXIST) => refused("something appeared there"),
+                Err(errno) => Err(errno),
+            };
+        };
+        if self.stamp_at(&dir, last)? != Some(seen) {
+            return refused("it changed since it was scanned");
+        }
+        // Both at once, so that a change in this very moment is still seen, and undone.
+        rustix::fs::renameat_with(staging, name, &dir, last, RenameFlags::EXCHANGE)?;
+        if self.stamp_at(staging, name)?.is_none_or(|old| !seen.same_but_moved(&old)) {
+            rustix::fs::renameat_with(staging, name, &dir, last, RenameFlags::EXCHANGE)?;
+            return refused("it changed in this very moment");
+        }
+        rustix::fs::unlinkat(staging, name, AtFlags::empty())?;
+        Ok(Ok(()))
+    }
+
+    pub(super) fn stamp_at(&self, dir: &OwnedFd, name: &OsStr) -> Result<Option<Stamp>, Errno> {
+        match rustix::fs::statat(dir, name, AtFlags::SYMLINK_NOFOLLOW) {
+            Ok(stat) => Ok(Some(Stamp::of(&stat))),
+            Err(Errno::NOENT) => Ok(None),
+            Err(errno) => Err(errno),
+        }
+    }
+}
+
+impl Incoming<'_> {
+    pub fn write(&mut self, bytes: &[u8]) -> Result<(), Errno> {
+        self.written += bytes.len() as u64;
+        match &self.fd {
+            Some(fd) => write_all(fd, bytes),
+            None => Err(Errno::BADF),
+        }
+    }
+
+    /// The body is whole, and whoever sent it has checked it.
+    pub fn finish(
+        mut self,
+        path: &FileName,
+        node: &Node,
+    ) -> Result<Result<(FileName, Seen), Refused>, Errno> {
+        let fd = self.fd.take().ok_or(Errno::BADF)?;
+        let placed = self.place(&fd, path, node);
+        if !matches!(placed, Ok(Ok(_))) {
+            let _ = rustix::fs::unlinkat(&self.staging, &*self.name, AtFlags::empty());
+        }
+        placed
+    }
+
+    fn place(
+        &self,
+        fd: &OwnedFd,
+        path: &FileName,
+        node: &Node,
+    ) -> Result<Result<(FileName, Seen), Refused>, Errno> {
+        if self.written != node.size() {
+            let why = format!("{} bytes came instead of {}", self.written, node.size());
+            return Ok(Err(Refused { path: path.clone(), why }));
+        }
+        self.disk.give(fd)?;
+        set_meta(fd, node)?;
+        if let Err(refused) = self.disk.put_in_place(&self.staging, &self.name, path)? {
+            return Ok(Err(refused));
+        }
+        let stamp = Stamp::of(&rustix::fs::fstat(fd)?);
+        // Its time is one of before, so the next write to it will show in it.
+        let racy = is_racy(stamp.mtime, SystemTime::now());
+        let node = seen_as(node, &stamp);
+        Ok(Ok((path.clone(), Seen { stamp, node, racy })))
+    }
+}
+
+/// What a scan would find now.
+pub fn seen_as(node: &Node, stamp: &Stamp) -> Node {
+    let mut node = node.clone();
+    match &mut node {
+        Node::File(file) => {
+            file.mode = Some(stamp.mode & 0o7777);
+            file.mtime = stamp.mtime;
+            file.place = None;
+        }
+        Node::Link { mtime, .. } => *mtime = stamp.mtime,
+        Node::Dir { mode, mtime } => {
+            *mode = Some(stamp.mode & 0o7777);
+            *mtime = stamp.mtime;
+        }
+    }
+    node
+}
+
+/// Mode and time of a file.
+pub fn set_meta(fd: &OwnedFd, node: &Node) -> Result<(), Errno> {
+    let mode = node.mode().unwrap_or(DEFAULT_MODE);
+    rustix::fs::fchmod(fd, Mode::from_raw_mode(mode & 0o7777))?;
+    rustix::fs::futimens(fd, &times(node.mtime()))
+}
+
+pub fn times(mtime: Mtime) -> Timestamps {
+    let keep = Timespec { tv_sec: 0, tv_nsec: rustix::fs::UTIME_OMIT as _ };
+    let modified = Timespec { tv_sec: mtime.secs, tv_nsec: mtime.nanos.into() };
+    Timestamps { last_access: keep, last_modification: modified }
+}

@@ -1,0 +1,125 @@
+//! The scan: how the files differ from what was agreed on.
+
+use super::{
+    Disk,
+    index::{Index, Seen},
+    state::Base,
+    walk::Walk,
+};
+use crate::{
+    state::CommitRef,
+    tree::{Delta, Node, Tree},
+};
+use seawall_api::files::FileName;
+use serde::{Deserialize, Serialize};
+use std::{collections::BTreeSet, sync::Arc};
+
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub struct ScanAsk {
+    /// Paths that count although a rule leaves them out: the bucket has something there.
+    #[serde(default)]
+    pub also: Vec<FileName>,
+    /// Take no state file for an answer: all that is there is told.
+    #[serde(default)]
+    pub regenerate: bool,
+    /// Read every file, also those that look unchanged.
+    #[serde(default)]
+    pub rehash: bool,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct ScanReport {
+    /// What was agreed on, and what the delta starts from. None: it starts from nothing.
+    pub base: Option<CommitRef>,
+    /// Unix seconds; none without a state file.
+    pub last_synced_at: Option<i64>,
+    /// Why the state file could not be used.
+    pub base_problem: Option<String>,
+    pub delta: Delta,
+    /// What could not be looked at. It counts as unchanged.
+    pub problems: Vec<(FileName, String)>,
+    pub ignored: Vec<FileName>,
+    pub ignored_count: u64,
+    pub special: u64,
+    pub scanned: u64,
+    pub hashed: u64,
+}
+
+impl Disk {
+    pub fn scan(&self, ask: &ScanAsk) -> ScanReport {
+        let base = self.base();
+        let usable = match (&base.state, ask.regenerate) {
+            (Some(state), false) if state.commit.is_some() => Some(state),
+            _ => None,
+        };
+        let known = match ask.rehash {
+            true => Arc::default(),
+            false => self.memory().index.clone(),
+        };
+        let also: BTreeSet<FileName> = ask.also.iter().cloned().collect();
+        let tree = usable.map(|state| &state.tree);
+        let found = Walk { disk: self, known: &known, base: tree, also: &also }.run();
+        let problems: BTreeSet<&FileName> = found.problems.iter().map(|(path, _)| path).collect();
+        let delta = delta(tree.unwrap_or(&Tree::default()), &found.entries, &problems);
+        let report = ScanReport {
+            base: usable.and_then(|state| state.commit.clone()),
+            last_synced_at: base.state.as_ref().map(|state| state.last_synced_at),
+            base_problem: problem(&base, ask),
+            delta,
+            scanned: found.entries.len() as u64,
+            problems: found.problems,
+            ignored: found.ignored,
+            ignored_count: found.ignored_count,
+            special: found.special,
+            hashed: found.hashed,
+        };
+        self.memory().index = Arc::new(Index(found.entries));
+        report
+    }
+}
+
+fn problem(base: &Base, ask: &ScanAsk) -> Option<String> {
+    match ask.regenerate {
+        true => Some("it is regenerated, as asked".to_owned()),
+        false => base.problem.clone(),
+    }
+}
+
+/// Both are sorted, so one pass is enough.
+fn delta(base: &Tree, now: &[(FileName, Seen)], problems: &BTreeSet<&FileName>) -> Delta {
+    let mut delta = Delta::default();
+    let mut old = base.iter().peekable();
+    let mut gone = |path: &FileName| {
+        if !is_unseen(path, problems) {
+            delta.removed.push(path.clone());
+        }
+    };
+    for (path, seen) in now {
+        while let Some((path, _)) = old.next_if(|(was, _)| *was < path) {
+            gone(path);
+        }
+        let was = old.next_if(|(was, _)| *was == path).map(|(_, node)| node);
+        if was.is_none_or(|was| is_changed(was, &seen.node)) {
+            delta.changed.push((path.clone(), seen.node.clone()));
+        }
+    }
+    for (path, _) in old {
+        gone(path);
+    }
+    delta
+}
+
+fn is_changed(was: &Node, now: &Node) -> bool {
+    !was.same(now) || was.mode() != now.mode()
+}
+
+/// It may be there: it, or something above it, could not be looked at.
+fn is_unseen(path: &FileName, problems: &BTreeSet<&FileName>) -> bool {
+    if problems.is_empty() {
+        return false;
+    }
+    let root = FileName::default();
+    problems.contains(&root)
+        || problems.contains(path)
+        || crate::path::ancestors(path.as_bytes()).any(|above| problems.contains(&FileName(above.to_vec())))
+}

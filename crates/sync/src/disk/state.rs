@@ -1,0 +1,143 @@
+//! The state file in the workspace: read when it changed, written beside and renamed.
+
+use super::{Disk, hash::READ, index::Stamp};
+use crate::{
+    path::{STATE, STATE_TEMPORARY},
+    state::StateFile,
+    tree::Tree,
+    workspace::Agree,
+};
+use rustix::{
+    fd::OwnedFd,
+    fs::{AtFlags, Mode, OFlags},
+    io::Errno,
+};
+use std::{io, sync::Arc};
+
+/// A state file larger than this is none.
+const MAX_STATE: usize = 2 << 30;
+
+/// The state file as it was read.
+#[derive(Debug, Default)]
+pub struct Base {
+    stamp: Option<Stamp>,
+    /// None: missing, or not to be used.
+    pub state: Option<StateFile>,
+    pub problem: Option<String>,
+}
+
+impl Disk {
+    /// The state file, read anew only where it changed. S3: missing means empty; broken is told.
+    pub fn base(&self) -> Arc<Base> {
+        let stat = rustix::fs::statat(self.root(), STATE, AtFlags::SYMLINK_NOFOLLOW);
+        let stamp = stat.ok().map(|stat| Stamp::of(&stat));
+        if let Some(base) = &self.memory().base
+            && base.stamp == stamp
+        {
+            return base.clone();
+        }
+        let base = Arc::new(self.read_base(stamp));
+        self.memory().base = Some(base.clone());
+        base
+    }
+
+    fn read_base(&self, stamp: Option<Stamp>) -> Base {
+        if stamp.is_none() {
+            return Base::default();
+        }
+        let read = rustix::fs::openat(self.root(), STATE, READ, Mode::empty())
+            .and_then(|file| read_up_to(&file, MAX_STATE));
+        let parsed = match read {
+            Ok(json) => StateFile::parse_local(&json, &self.limits).map_err(|error| error.to_string()),
+            Err(errno) => Err(io::Error::from(errno).to_string()),
+        };
+        match parsed {
+            Ok(state) => Base { stamp, state: Some(state), problem: None },
+            Err(problem) => Base { stamp, state: None, problem: Some(problem) },
+        }
+    }
+
+    /// S2: never half-written. The old one or the new one is there, whatever dies.
+    pub fn write_state(&self, state: StateFile) -> io::Result<()> {
+        let json = state.to_json();
+        match rustix::fs::unlinkat(self.root(), STATE_TEMPORARY, AtFlags::empty()) {
+            Ok(()) | Err(Errno::NOENT) => {}
+            Err(errno) => return Err(errno.into()),
+        }
+        let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let file = rustix::fs::openat(self.root(), STATE_TEMPORARY, flags, Mode::from_raw_mode(0o644))?;
+        write_all(&file, &json)?;
+        self.give(&file)?;
+        // What it tells of must not be newer on the disk than the files it tells of.
+        rustix::fs::syncfs(&file)?;
+        rustix::fs::renameat(self.root(), STATE_TEMPORARY, self.root(), STATE)?;
+        let stamp = Some(Stamp::of(&rustix::fs::fstat(&file)?));
+        self.memory().base = Some(Arc::new(Base { stamp, state: Some(state), problem: None }));
+        Ok(())
+    }
+
+    /// The state file from now on.
+    pub fn agree(&self, agree: Agree) -> io::Result<()> {
+        let before = self.base();
+        let mut tree = match (&before.state, agree.from_base) {
+            (Some(state), true) => state.tree.clone(),
+            (None, true) => return Err(io::Error::other("the state file changed meanwhile; sync again")),
+            (_, false) => Tree::default(),
+        };
+        drop(before);
+        agree.delta.apply(&mut tree);
+        let tree = tree.without_places();
+        if tree.digest() != agree.commit.tree {
+            return Err(io::Error::other(
+                "the state file is not what it was when this sync began; sync again",
+            ));
+        }
+        self.write_state(StateFile { last_synced_at: agree.now, commit: Some(agree.commit), tree })
+    }
+
+    /// S1: there from the beginning, bucket or not.
+    pub fn ensure_state(&self, now: i64) -> io::Result<()> {
+        match rustix::fs::statat(self.root(), STATE, AtFlags::SYMLINK_NOFOLLOW) {
+            Ok(_) => Ok(()),
+            Err(Errno::NOENT) => self.write_state(StateFile { last_synced_at: now, ..StateFile::default() }),
+            Err(errno) => Err(errno.into()),
+        }
+    }
+
+    /// To the sandbox's user.
+    pub(super) fn give(&self, file: &OwnedFd) -> Result<(), Errno> {
+        let Some((uid, gid)) = self.owner else { return Ok(()) };
+        let (uid, gid) = (rustix::fs::Uid::from_raw(uid), rustix::fs::Gid::from_raw(gid));
+        rustix::fs::fchown(file, Some(uid), Some(gid))
+    }
+}
+
+pub fn read_up_to(file: &OwnedFd, most: usize) -> Result<Vec<u8>, Errno> {
+    let size = usize::try_from(rustix::fs::fstat(file)?.st_size).unwrap_or(usize::MAX);
+    if size > most {
+        return Err(Errno::FBIG);
+    }
+    let mut bytes = vec![0; size];
+    let mut filled = 0;
+    while filled < bytes.len() {
+        match rustix::io::read(file, &mut bytes[filled..]) {
+            Ok(0) => break,
+            Ok(n) => filled += n,
+            Err(Errno::INTR) => {}
+            Err(errno) => return Err(errno),
+        }
+    }
+    bytes.truncate(filled);
+    Ok(bytes)
+}
+
+pub fn write_all(file: &OwnedFd, mut bytes: &[u8]) -> Result<(), Errno> {
+    while !bytes.is_empty() {
+        match rustix::io::write(file, bytes) {
+            Ok(n) => bytes = &bytes[n..],
+            Err(Errno::INTR) => {}
+            Err(errno) => return Err(errno),
+        }
+    }
+    Ok(())
+}

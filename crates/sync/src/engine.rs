@@ -1,0 +1,110 @@
+//! A sync from end to end: scan, look at the bucket, merge, upload, commit, change the workspace, agree.
+//!
+//! Invariant: the workspace agrees on a version only when it has all of it, and a version is committed only when
+//! every body that it names is in the bucket. Whatever dies in between leaves a state from which the same
+//! three-way diff finds out what is left to do.
+
+mod download;
+mod pack;
+mod restore;
+mod round;
+mod stats;
+mod upload;
+
+pub use restore::Restored;
+pub use stats::{Direction, DryRun, Phase, Progress, Silent, SyncReport, SyncStats};
+
+use crate::{Error, Result, disk::ScanAsk, retry::jitter, versions::Versions, workspace::Workspace};
+use round::{Done, Round};
+use std::{fmt, sync::Arc, time::Duration};
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Options {
+    /// Believe no state file (S3).
+    pub regenerate: bool,
+    /// Read every file again.
+    pub rehash: bool,
+}
+
+/// One workspace and its versions, while the workspace is locked.
+pub struct Engine<'a> {
+    pub versions: &'a Versions,
+    pub workspace: &'a dyn Workspace,
+    pub progress: Arc<dyn Progress>,
+    pub options: Options,
+}
+
+impl fmt::Debug for Engine<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Engine").field("versions", &self.versions).finish_non_exhaustive()
+    }
+}
+
+/// How often somebody else may be faster, and how often files may change under our eyes.
+const MAX_LOST: u32 = 30;
+const MAX_DISTURBED: u32 = 4;
+const PAUSE: Duration = Duration::from_millis(20);
+
+impl<'a> Engine<'a> {
+    pub fn new(versions: &'a Versions, workspace: &'a dyn Workspace) -> Engine<'a> {
+        Engine { versions, workspace, progress: Arc::new(Silent), options: Options::default() }
+    }
+
+    pub fn with_progress(mut self, progress: Arc<dyn Progress>) -> Self {
+        self.progress = progress;
+        self
+    }
+
+    pub fn with_options(mut self, options: Options) -> Self {
+        self.options = options;
+        self
+    }
+
+    fn ask(&self) -> ScanAsk {
+        ScanAsk {
+            also: Vec::new(),
+            regenerate: self.options.regenerate,
+            rehash: self.options.rehash || self.options.regenerate,
+        }
+    }
+
+    /// S7: pulls if the bucket is ahead, pushes if the workspace is, both if both are.
+    pub async fn sync(&self) -> Result<SyncReport> {
+        let started = tokio::time::Instant::now();
+        let mut round = Round::new(self.ask());
+        let (mut lost, mut disturbed) = (0, 0);
+        loop {
+            match self.round(&mut round).await? {
+                Done::Synced => break,
+                Done::Lost => {
+                    lost += 1;
+                    if lost > MAX_LOST {
+                        let why = "others commit faster than this sync can; try again";
+                        return Err(Error::unavailable(why).during("committing the version"));
+                    }
+                    tokio::time::sleep(jitter(PAUSE * lost)).await;
+                }
+                Done::Disturbed => {
+                    disturbed += 1;
+                    if disturbed > MAX_DISTURBED {
+                        return Err(round.too_busy());
+                    }
+                }
+                Done::Void => {}
+            }
+        }
+        let mut report = round.report;
+        report.stats.duration_ms = u64::try_from(started.elapsed().as_millis()).unwrap_or(u64::MAX);
+        Ok(report)
+    }
+
+    /// What a sync would do. Changes nothing, neither here nor there.
+    pub async fn dry_run(&self) -> Result<DryRun> {
+        let mut round = Round::new(self.ask());
+        loop {
+            if let Some(plan) = self.plan(&mut round).await? {
+                return Ok(plan.into_dry_run(&round));
+            }
+        }
+    }
+}

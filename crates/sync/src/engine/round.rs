@@ -1,0 +1,361 @@
+//! One try of a sync: from a scan to an agreement, or to the reason why it has to be tried again.
+
+use super::{
+    Engine, Phase,
+    stats::{Direction, DryRun, SyncReport},
+    upload::Uploads,
+};
+use crate::{
+    Error, Result,
+    diff::{Plan, Sides, Step, diff, steps},
+    disk::{Refused, ScanAsk, ScanReport},
+    tree::{Delta, Node, Tree},
+    versions::{BaseIs, Committed, Head, News, VersionRecord, condemned, quarantined},
+    workspace::Agree,
+};
+use seawall_api::files::FileName;
+use std::collections::BTreeSet;
+
+/// What came of a round.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Done {
+    Synced,
+    /// Somebody else committed first.
+    Lost,
+    /// Files changed while they were looked at.
+    Disturbed,
+    /// The state file tells of a version that is not in the chain: all is looked at anew.
+    Void,
+}
+
+/// How old an agreement may be before a sync that changes nothing writes it anew.
+const FRESH: i64 = 60;
+/// More records than this are not read only to learn of damaged bodies.
+const MAX_NEWS: usize = 64;
+
+/// What is known from one try to the next.
+pub struct Round {
+    ask: ScanAsk,
+    pub uploads: Uploads,
+    /// Files that cannot be had, with the reason: they count as the base has them.
+    held: Vec<(FileName, String)>,
+    busy: Vec<FileName>,
+    pub report: SyncReport,
+}
+
+impl Round {
+    pub fn new(ask: ScanAsk) -> Round {
+        let (uploads, report) = (Uploads::default(), SyncReport::default());
+        Round { ask, uploads, held: Vec::new(), busy: Vec::new(), report }
+    }
+
+    pub fn too_busy(&self) -> Error {
+        let error = Error::unavailable("it changes all the time; stop what writes it").during("syncing");
+        match self.busy.first() {
+            Some(path) => error.on(path),
+            None => error,
+        }
+    }
+
+    fn hold(&mut self, path: &FileName, why: impl Into<String>) {
+        if !self.held.iter().any(|(held, _)| held == path) {
+            self.held.push((path.clone(), why.into()));
+        }
+    }
+
+    /// Files that changed since the scan: once more they are looked at, then left for the next sync.
+    fn disturb(&mut self, paths: Vec<FileName>) {
+        for path in paths {
+            match self.busy.contains(&path) {
+                true => self.hold(&path, "it changes while it is read; stop what writes it, or sync again"),
+                false => self.busy.push(path),
+            }
+        }
+    }
+
+    /// Paths at which something is that the scan did not see: a rule leaves it out, and it stands in the way.
+    fn refused(&mut self, refused: Vec<Refused>) {
+        for Refused { path, why } in refused {
+            tracing::debug!(%path, %why, "a step was refused");
+            self.busy.push(path.clone());
+            self.ask.also.push(path);
+        }
+    }
+}
+
+/// All that a sync is about to do.
+pub struct Planned {
+    scan: ScanReport,
+    head: Head,
+    base: Option<Tree>,
+    local: Tree,
+    remote: Tree,
+    plan: Plan,
+}
+
+impl Engine<'_> {
+    pub(super) async fn round(&self, round: &mut Round) -> Result<Done> {
+        self.progress.phase(Phase::Scanning);
+        let scan = self.workspace.scan(round.ask.clone()).await?;
+        self.progress.phase(Phase::Looking);
+        let news = self.versions.news(scan.base.as_ref()).await?;
+        if scan.base.is_some() && news.base == BaseIs::Void && !round.ask.regenerate {
+            return Ok(round.start_over());
+        }
+        if news.base == BaseIs::Head && scan.delta.is_empty() && round.held.is_empty() {
+            return self.nothing_to_do(round, scan).await;
+        }
+        let Some(mut planned) = self.planned(round, scan, news).await? else { return Ok(Done::Void) };
+        let version = match self.push(round, &mut planned).await? {
+            Pushed::Done(version) => version,
+            Pushed::Not(done) => return Ok(done),
+        };
+        self.pull(round, planned, version).await
+    }
+
+    async fn nothing_to_do(&self, round: &mut Round, scan: ScanReport) -> Result<Done> {
+        let now = self.versions.clock.now_ms().div_euclid(1000);
+        let fresh = scan.last_synced_at.is_some_and(|at| (at..=at.saturating_add(FRESH)).contains(&now));
+        round.report.version = scan.base.clone();
+        round.report.stats.files_skipped = scan.scanned;
+        round.took(&scan);
+        if let (false, Some(commit)) = (fresh, scan.base) {
+            self.workspace.agree(Agree { commit, now, from_base: true, delta: Delta::default() }).await?;
+        }
+        Ok(Done::Synced)
+    }
+
+    /// As far as nothing is changed. None where it has to be looked at anew.
+    pub(super) async fn plan(&self, round: &mut Round) -> Result<Option<Planned>> {
+        let scan = self.workspace.scan(round.ask.clone()).await?;
+        let news = self.versions.news(scan.base.as_ref()).await?;
+        if scan.base.is_some() && news.base == BaseIs::Void && !round.ask.regenerate {
+            round.start_over();
+            return Ok(None);
+        }
+        self.planned(round, scan, news).await
+    }
+
+    async fn planned(&self, round: &mut Round, scan: ScanReport, news: News) -> Result<Option<Planned>> {
+        let head = self.versions.head_of(&news).await?;
+        if let Some(since) = round.uploads.since().filter(|since| *since < head.seq) {
+            round.uploads.forget(&condemned(&self.versions.records_after(since).await?));
+            round.uploads.known_until(head.seq);
+        }
+        let mut remote = match &head.version {
+            Some(version) => self.versions.tree(version).await?,
+            None => Tree::default(),
+        };
+        if scan.base.is_some() && news.records > 0 && news.records <= MAX_NEWS {
+            let after = scan.base.as_ref().map_or(0, |base| base.seq);
+            round.heed(&self.versions.records_after(after).await?, &mut remote);
+        }
+        let Some(base) = self.base(&scan, &head, &remote).await? else {
+            round.start_over();
+            return Ok(None);
+        };
+        let base = base.map(Tree::without_places);
+        let mut local = base.clone().unwrap_or_default();
+        scan.delta.clone().apply(&mut local);
+        // Only a version knows where bodies are. What an older one knew may be pruned.
+        let mut local = local.without_places();
+        self.hold_back(round, &mut local, base.as_ref());
+        let plan = diff(Sides { base: base.as_ref(), local: &local, remote: &remote });
+        Ok(Some(Planned { scan, head, base, local, remote, plan }))
+    }
+
+    /// What the delta starts from: the outer none where it cannot be had, the inner where there is none.
+    async fn base(&self, scan: &ScanReport, head: &Head, remote: &Tree) -> Result<Option<Option<Tree>>> {
+        let Some(commit) = &scan.base else { return Ok(Some(None)) };
+        let is_head = |version: &VersionRecord| version.id == commit.id && version.tree == commit.tree;
+        if head.version.as_ref().is_some_and(is_head) {
+            return Ok(Some(Some(remote.clone())));
+        }
+        let state = self.workspace.base().await?;
+        // What a workspace says of itself is checked: a wrong base deletes.
+        let state = state.filter(|state| state.commit.as_ref() == Some(commit));
+        Ok(state.filter(|state| state.tree.digest() == commit.tree).map(|state| Some(state.tree)))
+    }
+
+    /// Files that cannot be had, or are too large, count as unchanged.
+    fn hold_back(&self, round: &mut Round, local: &mut Tree, base: Option<&Tree>) {
+        let most = self.versions.limits.max_file_size;
+        let large: Vec<FileName> =
+            local.files().filter(|(_, file)| file.size > most).map(|(path, _)| path.clone()).collect();
+        for path in large {
+            round.hold(&path, format!("it is larger than {most} bytes, the limit for a file"));
+        }
+        for (path, _) in &round.held {
+            match base.and_then(|base| base.get(path)) {
+                Some(node) => drop(local.0.insert(path.clone(), node.clone())),
+                None => drop(local.0.remove(path)),
+            }
+        }
+    }
+
+    /// Uploads what is new and commits it. The version that the workspace will have.
+    async fn push(&self, round: &mut Round, planned: &mut Planned) -> Result<Pushed> {
+        if planned.plan.merged.same(&planned.remote) {
+            // Exactly: what both sides agree on is what the manifest says.
+            planned.plan.merged = planned.remote.clone();
+            if let Some(version) = planned.head.version.clone() {
+                return Ok(Pushed::Done(version));
+            }
+        }
+        let (plan, remote) = (&mut planned.plan, &planned.remote);
+        let changed = self.upload(&mut round.uploads, &planned.head, plan, remote).await?;
+        if !changed.is_empty() {
+            round.disturb(changed);
+            return Ok(Pushed::Not(Done::Disturbed));
+        }
+        self.progress.phase(Phase::Committing);
+        match self.versions.commit_version(&planned.head, &planned.plan.merged).await? {
+            Committed::Lost => Ok(Pushed::Not(Done::Lost)),
+            Committed::Done(record) => match record.version() {
+                Some(version) => Ok(Pushed::Done(version.clone())),
+                None => Err(Error::new(seawall_api::ErrorKind::Internal, "a version became something else")),
+            },
+        }
+    }
+
+    /// Brings the workspace to what was merged, and agrees on it.
+    async fn pull(&self, round: &mut Round, planned: Planned, version: VersionRecord) -> Result<Done> {
+        let Planned { scan, base, local, remote, plan, .. } = planned;
+        let steps = steps(&local, &plan.moves, &plan.merged);
+        round.count(&steps, &local, &remote, &plan.merged);
+        let moved = self.carry_out(steps).await?;
+        round.report.stats.bytes_transferred += moved.bytes + round.uploads.take_bytes();
+        if !moved.refused.is_empty() {
+            round.refused(moved.refused);
+            return Ok(Done::Disturbed);
+        }
+        self.progress.phase(Phase::Agreeing);
+        let delta = Delta::between(base.as_ref().unwrap_or(&Tree::default()), &plan.merged);
+        let (commit, now) = (version.commit_ref(), self.versions.clock.now_ms().div_euclid(1000));
+        round.report.version = Some(commit.clone());
+        self.workspace.agree(Agree { commit, now, from_base: base.is_some(), delta }).await?;
+        round.report.notes.extend(plan.notes);
+        round.took(&scan);
+        Ok(Done::Synced)
+    }
+}
+
+enum Pushed {
+    Done(VersionRecord),
+    Not(Done),
+}
+
+impl Round {
+    fn start_over(&mut self) -> Done {
+        tracing::warn!(
+            "the state file tells of a version that the bucket does not have; all is compared anew"
+        );
+        self.ask.regenerate = true;
+        self.report.state_problem = Some("the bucket does not have the version it tells of".to_owned());
+        Done::Void
+    }
+
+    fn took(&mut self, scan: &ScanReport) {
+        let stats = &mut self.report.stats;
+        (stats.scanned, stats.hashed) = (scan.scanned, stats.hashed + scan.hashed);
+        (stats.ignored, stats.special) = (scan.ignored_count, scan.special);
+        self.report.problems = scan.problems.clone();
+        self.report.problems.append(&mut self.held);
+        if self.report.state_problem.is_none() {
+            self.report.state_problem = scan.base_problem.clone();
+        }
+    }
+
+    /// What others found since: bodies that are damaged.
+    fn heed(&mut self, records: &[crate::versions::Record], remote: &mut Tree) {
+        let damaged = quarantined(records);
+        if damaged.is_empty() {
+            return;
+        }
+        for node in remote.0.values_mut() {
+            let Node::File(file) = node else { continue };
+            let is_damaged = file.place.as_ref().is_some_and(|place| {
+                damaged.iter().any(|body| body.object == place.object && body.offset == place.offset)
+            });
+            if is_damaged {
+                self.uploads.distrust(file);
+            }
+        }
+    }
+
+    fn count(&mut self, steps: &[Step], local: &Tree, remote: &Tree, merged: &Tree) {
+        let stats = &mut self.report.stats;
+        let is_file = |node: &Node| !node.is_dir();
+        let gone = |from: &Tree, to: &Tree| {
+            from.iter().filter(|(path, node)| is_file(node) && to.get(path).is_none()).count() as u64
+        };
+        let is_new = |path: &FileName, node: &Node| remote.get(path).is_none_or(|there| !there.same(node));
+        let uploaded =
+            merged.iter().filter(|(path, node)| is_file(node) && is_new(path, node)).count() as u64;
+        let downloads = |step: &&Step| matches!(step, Step::File { .. } | Step::Link { .. });
+        let downloaded = steps.iter().filter(downloads).count() as u64;
+        let moved: BTreeSet<&FileName> = steps
+            .iter()
+            .filter_map(|step| match step {
+                Step::Move { from, .. } => Some(from),
+                _ => None,
+            })
+            .collect();
+        let deleted = steps
+            .iter()
+            .filter(|step| match step {
+                Step::Remove { path } => local.get(path).is_some_and(is_file) && !moved.contains(path),
+                _ => false,
+            })
+            .count() as u64;
+        stats.files_uploaded = uploaded;
+        stats.files_downloaded += downloaded;
+        stats.files_deleted += deleted;
+        stats.files_deleted_remotely = gone(remote, merged);
+        let all = merged.iter().filter(|(_, node)| is_file(node)).count() as u64;
+        stats.files_skipped = all.saturating_sub(uploaded + downloaded);
+        let pushed = !merged.same(remote);
+        self.report.direction = match (pushed, steps.is_empty(), self.report.direction) {
+            (_, _, Direction::Both) => Direction::Both,
+            (true, true, Direction::Nothing | Direction::Pushed) => Direction::Pushed,
+            (true, _, _) => Direction::Both,
+            (false, true, before) => before,
+            (false, false, Direction::Pushed) => Direction::Both,
+            (false, false, _) => Direction::Pulled,
+        };
+    }
+}
+
+impl Planned {
+    pub fn into_dry_run(self, round: &Round) -> DryRun {
+        let Planned { scan, local, remote, plan, .. } = self;
+        let steps = steps(&local, &plan.moves, &plan.merged);
+        let is_new =
+            |(path, node): &(&FileName, &Node)| remote.get(path).is_none_or(|there| !there.same(node));
+        let mut dry = DryRun {
+            upload: plan.merged.iter().filter(is_new).map(|(path, _)| path.clone()).collect(),
+            delete_there: remote.0.keys().filter(|path| plan.merged.get(path).is_none()).cloned().collect(),
+            notes: plan.notes,
+            problems: scan.problems,
+            ignored: scan.ignored,
+            ignored_count: scan.ignored_count,
+            special: scan.special,
+            state_problem: round.report.state_problem.clone().or(scan.base_problem),
+            ..DryRun::default()
+        };
+        dry.problems.extend(round.held.iter().cloned());
+        for step in steps {
+            match step {
+                Step::Remove { path } => dry.delete_here.push(path),
+                Step::Move { .. } | Step::Finish { .. } => {}
+                Step::Dir { path, .. }
+                | Step::Link { path, .. }
+                | Step::File { path, .. }
+                | Step::Meta { path, .. } => {
+                    dry.download.push(path);
+                }
+            }
+        }
+        dry
+    }
+}

@@ -1,0 +1,365 @@
+//! The state file, `.sandbox-state`: JSON, version "1.0". The manifest of a workspace and of each version.
+//!
+//! `files` is what older readers know: path, MD5, size, seconds. What we add stands in optional fields and in
+//! arrays beside it, so that both can read both. A name or target that is not UTF-8 is in `raw`, with the bytes
+//! written as `\xNN`. Nothing that was parsed is believed before it passed the checks here.
+
+use crate::{
+    path,
+    sums::{Md5, Strong, Sums},
+    tree::{File, Mtime, Node, Place, Tree},
+};
+use seawall_api::files::FileName;
+use serde::{Deserialize, Serialize};
+use std::{collections::HashMap, sync::Arc};
+
+pub const VERSION: &str = "1.0";
+
+/// The version that a workspace last agreed on with its bucket.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct CommitRef {
+    pub seq: u64,
+    /// Of the lease that decided, where the store could not.
+    #[serde(default, skip_serializing_if = "is_zero_offset")]
+    pub epoch: u64,
+    pub id: String,
+    /// Unix milliseconds; the name of the version's folder.
+    pub timestamp: i64,
+    /// [`Tree::digest`] of what was agreed on.
+    pub tree: Strong,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct StateFile {
+    /// Unix seconds.
+    pub last_synced_at: i64,
+    /// None: never synced, or written by somebody else.
+    pub commit: Option<CommitRef>,
+    pub tree: Tree,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum StateError {
+    #[error("it is not a state file: {0}")]
+    Corrupt(String),
+    #[error("its version is {0:?}, and only \"1.0\" is known here")]
+    UnknownVersion(String),
+    #[error("it was changed by somebody else: its entries are not those that were agreed on")]
+    Altered,
+    #[error("{path:?}: {why}")]
+    Invalid { path: FileName, why: String },
+    #[error("it lists {found} entries, the limit is {limit}")]
+    TooMany { found: usize, limit: usize },
+}
+
+/// What is taken from a state file, whoever wrote it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Limits {
+    pub max_entries: usize,
+    pub max_file_size: u64,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Limits { max_entries: 4_000_000, max_file_size: 1 << 40 }
+    }
+}
+
+/// `P` is how paths are written: text, or for [`Document::raw`] text with the bytes escaped.
+#[derive(Serialize, Deserialize)]
+struct Document<P> {
+    version: String,
+    last_synced_at: i64,
+    files: Vec<FileEntry<P>>,
+    #[serde(default = "Vec::new", skip_serializing_if = "Vec::is_empty")]
+    links: Vec<LinkEntry<P>>,
+    #[serde(default = "Vec::new", skip_serializing_if = "Vec::is_empty")]
+    directories: Vec<DirEntry<P>>,
+    /// Names and targets that are not UTF-8.
+    #[serde(default, skip_serializing_if = "Raw::is_empty")]
+    raw: Raw,
+    /// Objects, relative to the prefix, that entries name by their number here.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    packs: Vec<Arc<str>>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    commit: Option<CommitRef>,
+}
+
+#[derive(Serialize, Deserialize)]
+struct FileEntry<P> {
+    path: P,
+    checksum: Md5,
+    size: u64,
+    modified_at: i64,
+    #[serde(default, skip_serializing_if = "is_zero")]
+    nanos: u32,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    mode: Option<u32>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    blake3: Option<Strong>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pack: Option<usize>,
+    #[serde(default, skip_serializing_if = "is_zero_offset")]
+    offset: u64,
+}
+
+#[derive(Serialize, Deserialize)]
+struct LinkEntry<P> {
+    path: P,
+    target: P,
+    modified_at: i64,
+    #[serde(default, skip_serializing_if = "is_zero")]
+    nanos: u32,
+}
+
+#[derive(Serialize, Deserialize)]
+struct DirEntry<P> {
+    path: P,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    mode: Option<u32>,
+    #[serde(default)]
+    modified_at: i64,
+    #[serde(default, skip_serializing_if = "is_zero")]
+    nanos: u32,
+}
+
+#[derive(Default, Serialize, Deserialize)]
+#[serde(default)]
+struct Raw {
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    files: Vec<FileEntry<FileName>>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    links: Vec<LinkEntry<FileName>>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    directories: Vec<DirEntry<FileName>>,
+}
+
+impl Raw {
+    fn is_empty(&self) -> bool {
+        self.files.is_empty() && self.links.is_empty() && self.directories.is_empty()
+    }
+}
+
+fn is_zero(number: &u32) -> bool {
+    *number == 0
+}
+
+fn is_zero_offset(number: &u64) -> bool {
+    *number == 0
+}
+
+/// Only the version, so that a later format is told from a broken file.
+#[derive(Deserialize)]
+struct Versioned {
+    version: String,
+}
+
+impl StateFile {
+    pub fn to_json(&self) -> Vec<u8> {
+        let mut packs = Packs::default();
+        let mut document = Document {
+            version: VERSION.to_owned(),
+            last_synced_at: self.last_synced_at,
+            files: Vec::new(),
+            links: Vec::new(),
+            directories: Vec::new(),
+            raw: Raw::default(),
+            packs: Vec::new(),
+            commit: self.commit.clone(),
+        };
+        for (path, node) in self.tree.iter() {
+            document.add(path, node, &mut packs);
+        }
+        document.packs = packs.names;
+        // A document of plain fields: writing it to memory cannot fail.
+        serde_json::to_vec(&document).unwrap_or_default()
+    }
+
+    /// Reads and checks one.
+    pub fn parse(json: &[u8], limits: &Limits) -> Result<StateFile, StateError> {
+        let versioned: Versioned =
+            serde_json::from_slice(json).map_err(|error| StateError::Corrupt(error.to_string()))?;
+        if versioned.version != VERSION {
+            return Err(StateError::UnknownVersion(versioned.version.chars().take(40).collect()));
+        }
+        let document: Document<String> =
+            serde_json::from_slice(json).map_err(|error| StateError::Corrupt(error.to_string()))?;
+        document.into_state(limits)
+    }
+
+    /// As [`StateFile::parse`], and its entries must be those that were agreed on.
+    pub fn parse_local(json: &[u8], limits: &Limits) -> Result<StateFile, StateError> {
+        let state = StateFile::parse(json, limits)?;
+        match &state.commit {
+            Some(commit) if commit.tree != state.tree.digest() => Err(StateError::Altered),
+            _ => Ok(state),
+        }
+    }
+}
+
+/// The objects that a manifest names, each once.
+#[derive(Default)]
+struct Packs {
+    names: Vec<Arc<str>>,
+    numbers: HashMap<Arc<str>, usize>,
+}
+
+impl Packs {
+    fn number(&mut self, name: &Arc<str>) -> usize {
+        if let Some(number) = self.numbers.get(name) {
+            return *number;
+        }
+        self.names.push(name.clone());
+        self.numbers.insert(name.clone(), self.names.len() - 1);
+        self.names.len() - 1
+    }
+}
+
+impl<'a> Document<&'a str> {
+    fn add(&mut self, path: &'a FileName, node: &'a Node, packs: &mut Packs) {
+        let Mtime { secs: modified_at, nanos } = node.mtime();
+        let text = std::str::from_utf8(path.as_bytes()).ok();
+        match (node, text) {
+            (Node::File(file), Some(path)) => self.files.push(FileEntry::of(path, file, packs)),
+            (Node::File(file), None) => self.raw.files.push(FileEntry::of(path.clone(), file, packs)),
+            (Node::Link { target, .. }, text) => match (text, std::str::from_utf8(target.as_bytes())) {
+                (Some(path), Ok(target)) => {
+                    self.links.push(LinkEntry { path, target, modified_at, nanos });
+                }
+                _ => {
+                    let (path, target) = (path.clone(), target.clone());
+                    self.raw.links.push(LinkEntry { path, target, modified_at, nanos });
+                }
+            },
+            (Node::Dir { mode, .. }, Some(path)) => {
+                self.directories.push(DirEntry { path, mode: *mode, modified_at, nanos });
+            }
+            (Node::Dir { mode, .. }, None) => {
+                let path = path.clone();
+                self.raw.directories.push(DirEntry { path, mode: *mode, modified_at, nanos });
+            }
+        }
+    }
+}
+
+impl Document<String> {
+    fn into_state(self, limits: &Limits) -> Result<StateFile, StateError> {
+        let raw = self.raw.files.len() + self.raw.links.len() + self.raw.directories.len();
+        let found = self.files.len() + self.links.len() + self.directories.len() + raw;
+        if found > limits.max_entries {
+            return Err(StateError::TooMany { found, limit: limits.max_entries });
+        }
+        for pack in &self.packs {
+            path::check(pack.as_bytes()).map_err(|why| invalid(FileName::from(&**pack), why))?;
+        }
+        let mut reader = Reader { tree: Tree::default(), limits, packs: self.packs };
+        reader.take(self.files, self.links, self.directories)?;
+        reader.take(self.raw.files, self.raw.links, self.raw.directories)?;
+        let tree = reader.finish()?;
+        Ok(StateFile { last_synced_at: self.last_synced_at, commit: self.commit, tree })
+    }
+}
+
+impl<P> FileEntry<P> {
+    fn of(path: P, file: &File, packs: &mut Packs) -> Self {
+        FileEntry {
+            path,
+            checksum: file.sums.md5,
+            size: file.size,
+            modified_at: file.mtime.secs,
+            nanos: file.mtime.nanos,
+            mode: file.mode,
+            blake3: file.sums.strong,
+            pack: file.place.as_ref().map(|place| packs.number(&place.object)),
+            offset: file.place.as_ref().map_or(0, |place| place.offset),
+        }
+    }
+}
+
+fn invalid(path: FileName, why: impl Into<String>) -> StateError {
+    StateError::Invalid { path, why: why.into() }
+}
+
+/// Checks entries one by one.
+struct Reader<'a> {
+    tree: Tree,
+    limits: &'a Limits,
+    packs: Vec<Arc<str>>,
+}
+
+impl Reader<'_> {
+    fn take<P: Into<FileName>>(
+        &mut self,
+        files: Vec<FileEntry<P>>,
+        links: Vec<LinkEntry<P>>,
+        directories: Vec<DirEntry<P>>,
+    ) -> Result<(), StateError> {
+        for file in files {
+            self.file(file)?;
+        }
+        for LinkEntry { path, target, modified_at: secs, nanos } in links {
+            self.insert(path.into(), Node::Link { target: target.into(), mtime: Mtime { secs, nanos } })?;
+        }
+        for DirEntry { path, mode, modified_at: secs, nanos } in directories {
+            self.insert(path.into(), Node::Dir { mode, mtime: Mtime { secs, nanos } })?;
+        }
+        Ok(())
+    }
+
+    fn file<P: Into<FileName>>(&mut self, entry: FileEntry<P>) -> Result<(), StateError> {
+        let path = entry.path.into();
+        if entry.size > self.limits.max_file_size {
+            let limit = self.limits.max_file_size;
+            return Err(invalid(path, format!("a file of {} bytes; the limit is {limit}", entry.size)));
+        }
+        let place = match entry.pack {
+            None => None,
+            Some(number) => {
+                let Some(object) = self.packs.get(number).cloned() else {
+                    return Err(invalid(path, format!("its body is in pack {number}, which is not listed")));
+                };
+                if entry.offset.checked_add(entry.size).is_none() {
+                    return Err(invalid(path, "its body ends beyond every object"));
+                }
+                Some(Place { object, offset: entry.offset })
+            }
+        };
+        let sums = Sums { md5: entry.checksum, strong: entry.blake3 };
+        let mtime = Mtime { secs: entry.modified_at, nanos: entry.nanos };
+        self.insert(path, Node::File(File { size: entry.size, sums, mode: entry.mode, mtime, place }))
+    }
+
+    fn insert(&mut self, path: FileName, node: Node) -> Result<(), StateError> {
+        check_entry(&path, &node).map_err(|why| invalid(path.clone(), why))?;
+        match self.tree.0.insert(path.clone(), node) {
+            None => Ok(()),
+            Some(_) => Err(invalid(path, "it is listed twice")),
+        }
+    }
+
+    fn finish(mut self) -> Result<Tree, StateError> {
+        self.tree.add_parents();
+        match self.tree.misplaced() {
+            Some(path) => Err(invalid(path.clone(), "it lies beneath something that is no directory")),
+            None => Ok(self.tree),
+        }
+    }
+}
+
+/// What holds for every entry, wherever it came from.
+pub fn check_entry(path: &FileName, node: &Node) -> Result<(), String> {
+    path::check(path.as_bytes())?;
+    if node.mode().is_some_and(|mode| mode > 0o7777) {
+        return Err("its mode has more than permission bits".to_owned());
+    }
+    if let Node::Link { target, .. } = node {
+        let bytes = target.as_bytes();
+        if bytes.is_empty() || bytes.len() > path::MAX_PATH || bytes.contains(&0) {
+            return Err("the target of a link has 1 to 4095 bytes, none of them zero".to_owned());
+        }
+    }
+    if node.mtime().nanos > 999_999_999 {
+        return Err("its time has more nanoseconds than a second".to_owned());
+    }
+    Ok(())
+}

@@ -1,0 +1,159 @@
+//! The records of the chain.
+
+use super::COMMITS;
+use crate::{state::CommitRef, sums::Strong};
+use serde::{Deserialize, Serialize};
+use std::{fmt, sync::Arc};
+
+const FORMAT: &str = "1.0";
+
+/// A link of the chain.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Record {
+    pub version: String,
+    pub seq: u64,
+    /// Random, so that a writer knows its own record again.
+    pub id: String,
+    pub parent: Option<String>,
+    #[serde(flatten)]
+    pub what: What,
+    /// Of the lease that decided; 0 where the store did. It stands in the key.
+    #[serde(skip)]
+    pub epoch: u64,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "kind", rename_all = "snake_case")]
+pub enum What {
+    Version(VersionRecord),
+    /// A prune decided: these objects go, and nothing may refer to them.
+    Condemned {
+        /// The newest version, which stays.
+        newest: Option<u64>,
+        /// The versions that are dropped.
+        versions: Vec<u64>,
+        objects: Vec<Arc<str>>,
+        timestamp: i64,
+    },
+    /// A verify found these bodies damaged: no new version may rely on them.
+    Quarantined {
+        newest: Option<u64>,
+        bodies: Vec<Body>,
+        timestamp: i64,
+    },
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct VersionRecord {
+    #[serde(skip)]
+    pub seq: u64,
+    #[serde(skip)]
+    pub epoch: u64,
+    #[serde(skip)]
+    pub id: String,
+    /// Unix milliseconds, later than any before.
+    pub timestamp: i64,
+    /// The key of its manifest.
+    pub manifest: String,
+    pub manifest_hash: Strong,
+    pub manifest_size: u64,
+    /// What a workspace with this version has: [`crate::tree::Tree::digest`].
+    pub tree: Strong,
+    pub files: u64,
+    pub bytes: u64,
+    /// Bodies lie beside the manifest under their own paths, and no record was ever written.
+    #[serde(skip)]
+    pub legacy: bool,
+}
+
+impl VersionRecord {
+    pub fn commit_ref(&self) -> CommitRef {
+        let (id, timestamp, tree) = (self.id.clone(), self.timestamp, self.tree);
+        CommitRef { seq: self.seq, epoch: self.epoch, id, timestamp, tree }
+    }
+}
+
+/// Bytes of an object.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct Body {
+    pub object: Arc<str>,
+    pub offset: u64,
+    pub size: u64,
+}
+
+impl Record {
+    pub fn new((seq, epoch): (u64, u64), id: String, parent: &str, what: What) -> Record {
+        let parent = (!parent.is_empty()).then(|| parent.to_owned());
+        let mut record = Record { version: FORMAT.to_owned(), seq, id, parent, what, epoch };
+        record.own();
+        record
+    }
+
+    pub fn parse(json: &[u8], epoch: u64) -> Result<Record, String> {
+        let mut record: Record = serde_json::from_slice(json).map_err(|error| error.to_string())?;
+        if record.version != FORMAT {
+            return Err(format!("its version is {:?}", record.version));
+        }
+        record.epoch = epoch;
+        record.own();
+        Ok(record)
+    }
+
+    fn own(&mut self) {
+        let (seq, epoch, id) = (self.seq, self.epoch, self.id.clone());
+        if let What::Version(version) = &mut self.what {
+            (version.seq, version.epoch, version.id) = (seq, epoch, id);
+        }
+    }
+
+    pub fn to_json(&self) -> Vec<u8> {
+        // Plain fields: writing them to memory cannot fail.
+        serde_json::to_vec(self).unwrap_or_default()
+    }
+
+    pub fn version(&self) -> Option<&VersionRecord> {
+        match &self.what {
+            What::Version(version) => Some(version),
+            _ => None,
+        }
+    }
+
+    pub fn timestamp(&self) -> i64 {
+        match &self.what {
+            What::Version(version) => version.timestamp,
+            What::Condemned { timestamp, .. } | What::Quarantined { timestamp, .. } => *timestamp,
+        }
+    }
+}
+
+/// The name of a record. Names sort as their numbers do. An epoch is in it where a lease decided.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Key {
+    pub seq: u64,
+    pub epoch: u64,
+}
+
+impl Key {
+    pub fn parse(key: &str) -> Option<Key> {
+        let name = key.strip_prefix(COMMITS)?;
+        let (seq, epoch) = name.split_once('.').unwrap_or((name, "0"));
+        let digits =
+            |text: &str| text.parse().ok().filter(|_| text.bytes().all(|byte| byte.is_ascii_digit()));
+        Some(Key { seq: digits(seq)?, epoch: digits(epoch)? })
+    }
+}
+
+impl fmt::Display for Key {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Key { seq, epoch } = self;
+        match epoch {
+            0 => write!(f, "{COMMITS}{seq:020}"),
+            _ => write!(f, "{COMMITS}{seq:020}.{epoch:020}"),
+        }
+    }
+}
+
+/// Behind every key of this number.
+pub fn last_key(seq: u64) -> String {
+    format!("{COMMITS}{seq:020}.{}", "9".repeat(20))
+}

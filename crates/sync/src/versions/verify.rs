@@ -1,0 +1,147 @@
+//! Reading everything again. What is damaged is told, and quarantined by a record in the chain: from then on no
+//! version relies on it, and the next push stores such a body anew where the workspace still has it.
+
+use super::{Body, Committed, Head, Record, VersionRecord, Versions, What, history::live};
+use crate::{
+    Result,
+    sums::Hasher,
+    tree::{File, Place},
+};
+use futures::StreamExt;
+use seawall_api::{ErrorKind, files::FileName};
+use serde::Serialize;
+use std::collections::{BTreeMap, BTreeSet};
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Damage {
+    /// The versions that suffer from it.
+    pub versions: Vec<i64>,
+    /// None: the version as a whole.
+    pub path: Option<FileName>,
+    pub object: String,
+    pub why: String,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize)]
+pub struct Verified {
+    pub versions: usize,
+    pub bodies: u64,
+    pub bytes: u64,
+    pub damage: Vec<Damage>,
+    /// Bodies that this run put under quarantine.
+    pub quarantined: usize,
+}
+
+/// A body, and who needs it.
+struct Needed {
+    file: File,
+    path: FileName,
+    versions: Vec<i64>,
+}
+
+impl Versions {
+    pub async fn verify(&self, mut progress: impl FnMut(u64)) -> Result<Verified> {
+        let records = self.records_after(0).await?;
+        let mut versions = self.older(&records).await?;
+        versions.extend(live(&records));
+        let mut found = Verified { versions: versions.len(), ..Verified::default() };
+        let needed = self.needed(&versions, &mut found).await?;
+        let mut bad: Vec<Body> = Vec::new();
+        for (object, bodies) in needed {
+            for (at, needed) in bodies {
+                found.bodies += 1;
+                found.bytes += needed.file.size;
+                progress(needed.file.size);
+                let Some(why) = self.damage(&object, at, &needed.file).await? else { continue };
+                let Needed { path, versions, file } = needed;
+                bad.push(Body { object: object.as_str().into(), offset: at, size: file.size });
+                let (path, object) = (Some(path), object.clone());
+                found.damage.push(Damage { versions, path, object, why });
+            }
+        }
+        found.quarantined = self.quarantine(&records, bad).await?;
+        Ok(found)
+    }
+
+    /// Every body once, however many versions use it.
+    async fn needed(
+        &self,
+        versions: &[VersionRecord],
+        found: &mut Verified,
+    ) -> Result<BTreeMap<String, BTreeMap<u64, Needed>>> {
+        let mut needed: BTreeMap<String, BTreeMap<u64, Needed>> = BTreeMap::new();
+        for version in versions {
+            let tree = match self.tree(version).await {
+                Ok(tree) => tree,
+                Err(error) if error.kind() == ErrorKind::Denied => return Err(error),
+                Err(error) => {
+                    let (versions, object) = (vec![version.timestamp], version.manifest.clone());
+                    found.damage.push(Damage { versions, path: None, object, why: error.to_string() });
+                    continue;
+                }
+            };
+            for (path, file) in tree.files() {
+                let Some(Place { object, offset }) = &file.place else { continue };
+                let of_object = needed.entry(object.to_string()).or_default();
+                let entry = of_object.entry(*offset).or_insert_with(|| Needed {
+                    file: file.clone(),
+                    path: path.clone(),
+                    versions: Vec::new(),
+                });
+                if entry.versions.last() != Some(&version.timestamp) {
+                    entry.versions.push(version.timestamp);
+                }
+            }
+        }
+        Ok(needed)
+    }
+
+    async fn damage(&self, object: &str, offset: u64, file: &File) -> Result<Option<String>> {
+        if file.size == 0 {
+            return Ok(None);
+        }
+        let mut body = match self.bucket.get(object, Some(offset..offset + file.size)).await {
+            Ok(body) => body,
+            Err(error) if error.kind() == ErrorKind::NotFound => return Ok(Some("it is gone".to_owned())),
+            Err(error) if error.kind() == ErrorKind::Invalid => return Ok(Some(error.to_string())),
+            Err(error) => return Err(error.during("verifying")),
+        };
+        let (mut hasher, mut size) = (Hasher::default(), 0u64);
+        while let Some(part) = body.next().await {
+            let part = part.map_err(|error| error.during("verifying").on(object))?;
+            size += part.len() as u64;
+            hasher.update(&part);
+        }
+        Ok(match (size == file.size, hasher.finish().agree(&file.sums)) {
+            (true, true) => None,
+            (true, false) => Some("its bytes are not those that were stored".to_owned()),
+            (false, _) => Some(format!("it has {size} bytes instead of {}", file.size)),
+        })
+    }
+
+    async fn quarantine(&self, records: &[Record], bad: Vec<Body>) -> Result<usize> {
+        let known = quarantined(records);
+        let bodies: Vec<Body> = bad.into_iter().filter(|body| !known.contains(body)).collect();
+        let (false, Some(mut last)) = (bodies.is_empty(), records.last().cloned()) else { return Ok(0) };
+        let count = bodies.len();
+        loop {
+            let newest = live(records).last().map(|version| version.seq);
+            let what = What::Quarantined { newest, bodies: bodies.clone(), timestamp: self.clock.now_ms() };
+            let head = Head::of(&last, None);
+            if let Committed::Done(_) = self.commit_other(&head, what).await? {
+                return Ok(count);
+            }
+            let newer = self.records_after(last.seq).await?;
+            let Some(newest) = newer.last() else { continue };
+            last = newest.clone();
+        }
+    }
+}
+
+pub(crate) fn quarantined(records: &[Record]) -> BTreeSet<Body> {
+    let bodies = |record: &Record| match &record.what {
+        What::Quarantined { bodies, .. } => bodies.clone(),
+        _ => Vec::new(),
+    };
+    records.iter().flat_map(bodies).collect()
+}
