@@ -40,12 +40,14 @@ bench: setup ## figures of a release build (SPECIFICATION.md)
 	$(TARGET)/release/seawall bench exec --provider local
 	$(TARGET)/release/seawall bench --compare
 	scripts/with-postgres $(TARGET)/release/seawall bench stores
+	scripts/with-s3 $(TARGET)/release/seawall bench sync --compare
 
 bench-check: setup ## fails where a promise of SPECIFICATION.md is missed
 	cargo build --release
 	$(TARGET)/release/seawall bench exec --provider local --check
 	$(TARGET)/release/seawall bench --compare --check
 	scripts/with-postgres $(TARGET)/release/seawall bench stores --check
+	scripts/with-s3 $(TARGET)/release/seawall bench sync --compare --check
 
 soak: setup ## the conformance suite again and again (SOAK_MINUTES, default 30)
 	@scripts/soak

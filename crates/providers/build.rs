@@ -47,7 +47,15 @@ fn build(out: &Path) -> Result<PathBuf, Box<dyn Error>> {
         return Err("the guest is a Linux program: name a ready-made one with SEAWALL_GUEST".into());
     }
     let workspace = Path::new(&env::var("CARGO_MANIFEST_DIR")?).join("../..").canonicalize()?;
-    for part in ["crates/guest", "crates/jail", "crates/wire", "crates/api", "Cargo.toml", "Cargo.lock"] {
+    for part in [
+        "crates/guest",
+        "crates/sync",
+        "crates/jail",
+        "crates/wire",
+        "crates/api",
+        "Cargo.toml",
+        "Cargo.lock",
+    ] {
         println!("cargo::rerun-if-changed={}", workspace.join(part).display());
     }
     let target_dir = out.join("guest-target");
@@ -62,7 +70,12 @@ fn build(out: &Path) -> Result<PathBuf, Box<dyn Error>> {
     }
     // Static, so that it runs in any image; without relocations, so that it starts faster; without tables for
     // unwinding, since a panic aborts.
-    let flags = "-C target-feature=+crt-static -C relocation-model=static -C force-unwind-tables=no";
+    let mut flags =
+        "-C target-feature=+crt-static -C relocation-model=static -C force-unwind-tables=no".to_owned();
+    if target == "x86_64-unknown-linux-gnu" {
+        // Where the linker is Rust's own: functions that are the same become one, and nobody looks up tables.
+        flags.push_str(" -C link-arg=-Wl,--icf=all -C link-arg=-Wl,--no-eh-frame-hdr");
+    }
     cargo.env("RUSTFLAGS", flags);
     let output = cargo.output()?;
     if !output.status.success() {

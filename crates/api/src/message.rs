@@ -60,6 +60,14 @@ pub enum Request {
     /// Reply `()` when the watch is set, then [`FileChange`](crate::files::FileChange) events.
     Watch(WatchDir),
 
+    /// Reply [`SyncOpened`] when the workspace is locked for this stream; then calls and answers, as
+    /// `seawall_sync::protocol` says. `conflict` where another sync runs for longer than `wait_ms`.
+    Sync { wait_ms: u64 },
+    /// On a connection of its own: the bodies of files of a sync, as they were scanned.
+    Collect { session: u64, files: Vec<FileName> },
+    /// On a connection of its own: files with their bodies. Reply `()`, then they are taken.
+    Put { session: u64 },
+
     /// Reply `()`, then the raw bytes of a TCP connection to a port of the box's loopback.
     Connect { port: u16 },
     /// Reply [`Listening`]. On a control wire only: each connection to the port becomes a stream
@@ -102,6 +110,12 @@ pub struct GuestInfo {
     pub processes_running: u32,
     /// Seconds since anybody asked for anything but this.
     pub idle_s: u64,
+}
+
+/// A sync that holds the workspace's lock.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SyncOpened {
+    pub session: u64,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]

@@ -1,9 +1,26 @@
 //! The command line: what there is to say, and help that teaches it.
 
 use crate::commands::{
-    bench::BenchArgs, cp::CpArgs, create::CreateArgs, db::DbArgs, doctor::DoctorArgs, exec::ExecArgs,
-    forward::ForwardArgs, inspect::InspectArgs, kill::KillArgs, logs::LogsArgs, ls::LsArgs, rm::RmArgs,
-    run::RunArgs, shell::ShellArgs, start::StartArgs, stop::StopArgs, volumes::VolumesArgs,
+    bench::BenchArgs,
+    cp::CpArgs,
+    create::CreateArgs,
+    db::DbArgs,
+    doctor::DoctorArgs,
+    exec::ExecArgs,
+    forward::ForwardArgs,
+    inspect::InspectArgs,
+    kill::KillArgs,
+    logs::LogsArgs,
+    ls::LsArgs,
+    restore::RestoreArgs,
+    rm::RmArgs,
+    run::RunArgs,
+    shell::ShellArgs,
+    start::StartArgs,
+    stop::StopArgs,
+    sync::SyncArgs,
+    versions::{DiffArgs, PruneArgs, VerifyArgs, VersionsArgs},
+    volumes::VolumesArgs,
 };
 use clap::{Parser, Subcommand};
 use clap_complete::Shell;
@@ -28,6 +45,7 @@ Keep one:
   seawall shell demo                          look around
   seawall cp ./src demo:/work/src             files in, and with the sides swapped, out
   seawall ls                                  what there is
+  seawall sync demo                           keep its files as a version that outlives it
   seawall rm -f --volumes demo                away with it, files included
 
 Wherever ID stands, an id, the unique beginning of one, or a name will do.";
@@ -86,6 +104,19 @@ pub enum Command {
     Volumes(VolumesArgs),
     /// All that is known of a sandbox, as JSON
     Inspect(InspectArgs),
+    /// Bring a sandbox's files and its bucket to the same version
+    Sync(SyncArgs),
+    /// List the versions of a sandbox's files
+    #[command(visible_alias = "log")]
+    Versions(VersionsArgs),
+    /// Show what changed from one version to another
+    Diff(DiffArgs),
+    /// Bring a version of the files back, or one file of it
+    Restore(RestoreArgs),
+    /// Drop old versions
+    Prune(PruneArgs),
+    /// Read every version again, and tell what is damaged
+    Verify(VerifyArgs),
     /// Look after the database: bring it up to date, copy it, check it
     Db(DbArgs),
     /// Reach a port of a sandbox from this machine

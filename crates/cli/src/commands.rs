@@ -12,11 +12,14 @@ pub mod inspect;
 pub mod kill;
 pub mod logs;
 pub mod ls;
+pub mod restore;
 pub mod rm;
 pub mod run;
 pub mod shell;
 pub mod start;
 pub mod stop;
+pub mod sync;
+pub mod versions;
 pub mod volumes;
 
 use crate::{
@@ -57,6 +60,12 @@ pub async fn dispatch(cli: Cli) -> Result<i32> {
         Command::Volumes(args) => volumes::volumes(&app, &args).await,
         Command::Inspect(args) => inspect::inspect(&app, &args).await,
         Command::Forward(args) => forward::forward(&app, &args).await,
+        Command::Sync(args) => sync::sync(&app, &args).await,
+        Command::Versions(args) => versions::versions(&app, &args).await,
+        Command::Diff(args) => versions::diff(&app, &args).await,
+        Command::Restore(args) => restore::restore(&app, &args).await,
+        Command::Prune(args) => versions::prune(&app, &args).await,
+        Command::Verify(args) => versions::verify(&app, &args).await,
         Command::Doctor(_) | Command::Bench(_) | Command::Db(_) | Command::Completions { .. } => Ok(0),
     }
 }

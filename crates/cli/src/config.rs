@@ -14,11 +14,14 @@ use toml::{Table, Value};
 
 mod native;
 mod suggest;
+mod sync;
 #[cfg(test)]
 mod tests;
 
+pub use sync::SyncSettings;
+
 const FILE: &str = "seawall.toml";
-const TOP_KEYS: [&str; 6] = ["data", "provider", "exec", "stop", "native", "database"];
+const TOP_KEYS: [&str; 7] = ["data", "provider", "exec", "stop", "native", "database", "sync"];
 const DATABASE_KEYS: [&str; 1] = ["url"];
 const DATABASE_VAR: &str = "SEAWALL_DATABASE_URL";
 const NATIVE_KEYS: [&str; 5] = ["cpus", "memory_mb", "max_processes", "open_files", "mounts"];
@@ -38,6 +41,7 @@ pub struct Settings {
     pub native: NativeSettings,
     /// The address of PostgreSQL. None: SQLite in the data folder.
     pub database: Option<String>,
+    pub sync: SyncSettings,
 }
 
 impl Default for Settings {
@@ -50,6 +54,7 @@ impl Default for Settings {
             stop_grace: Duration::from_secs(5),
             native: NativeSettings::default(),
             database: None,
+            sync: SyncSettings::default(),
         }
     }
 }
@@ -168,6 +173,7 @@ impl Layers {
         if let Some(native) = section(&shown, &table, "native", &NATIVE_KEYS)? {
             self.settings.native = native::settings(&shown, native)?;
         }
+        self.sync_file(&shown, &table)?;
         let database = section(&shown, &table, "database", &DATABASE_KEYS)?;
         if let Some(value) = database.and_then(|section| section.get("url")) {
             let url = value.as_str().filter(|url| is_postgres(url));
@@ -188,6 +194,7 @@ impl Layers {
             let text = (around.var)(name)?.to_string_lossy().trim().to_owned();
             (!text.is_empty()).then(|| (text.parse().ok(), text))
         };
+        self.sync_environment(around);
         self.timeout(TIMEOUT_VAR, number(TIMEOUT_VAR));
         self.limit(LIMIT_VAR, number(LIMIT_VAR));
         self.grace(GRACE_VAR, number(GRACE_VAR));

@@ -9,10 +9,12 @@ mod duration;
 mod exit;
 mod input;
 mod lookup;
+mod memory;
 mod output;
 mod records;
 mod signals;
 mod terminal;
+mod workspaces;
 
 use args::Cli;
 use clap::Parser;

@@ -10,6 +10,8 @@ mod lifecycle;
 mod logs;
 #[path = "cli/run.rs"]
 mod run;
+#[path = "cli/sync.rs"]
+mod sync;
 #[path = "cli/timeouts.rs"]
 mod timeouts;
 #[path = "cli/world.rs"]

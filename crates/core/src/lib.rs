@@ -13,6 +13,7 @@ pub mod providers;
 pub mod sandboxes;
 pub mod steps;
 pub mod tunnels;
+pub mod workspaces;
 
 #[cfg(feature = "testing")]
 pub mod testing;
@@ -21,3 +22,4 @@ pub use error::{Error, Result};
 pub use exec::{ExecOutput, ExecRequest};
 pub use providers::Providers;
 pub use sandboxes::{NewSandbox, Sandboxes};
+pub use workspaces::Workspaces;

@@ -6,6 +6,7 @@
 mod check;
 mod make;
 mod sweep;
+mod unsynced;
 mod volumes;
 mod watch;
 
@@ -190,6 +191,7 @@ impl Sandboxes {
     /// Ends every process in it, politely and after `grace` by force.
     pub async fn stop(&self, id: SandboxId, grace: Duration) -> Result<SandboxInfo> {
         let mut record = self.record(id).await?;
+        unsynced::check(&record)?;
         let provider = self.inner.providers.get(&record.provider)?;
         let found = self.find_box(&record).await?;
         let now = info(&record, found.as_ref());
@@ -214,6 +216,7 @@ impl Sandboxes {
 
     async fn remove_claimed(&self, id: SandboxId, volumes: Volumes) -> Result<()> {
         let mut record = self.record(id).await?;
+        unsynced::check(&record)?;
         let provider = self.inner.providers.get(&record.provider)?;
         record.state = SandboxState::Stopping;
         record.reason = Some(EndReason::Terminated);

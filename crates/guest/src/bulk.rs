@@ -9,18 +9,21 @@ use crate::{
         write::Target,
     },
     state::Guest,
+    sync::bodies,
 };
 use rustix::fd::{AsFd, OwnedFd};
 use seawall_api::{
-    files::Entry,
+    files::{Entry, FileName},
     frame::{self, Frame, HEADER, Kind, MAX_BODY},
     message::Request,
 };
+use seawall_sync::disk::Disk;
 use seawall_wire::{Error, Result};
 use std::{
     io::{self, Read, Write},
     os::unix::net::UnixStream as StdStream,
     rc::Rc,
+    sync::Arc,
     time::{Duration, Instant},
 };
 use tokio::{net::UnixStream, sync::oneshot};
@@ -60,6 +63,8 @@ async fn on_a_thread<T: Send + 'static>(work: impl FnOnce() -> Result<T> + Send 
 enum Job {
     Read(Place, seawall_api::files::ReadFile),
     Write(Place, seawall_api::files::WriteFile),
+    Collect(Arc<Disk>, Vec<FileName>),
+    Put(Arc<Disk>),
     Refused(seawall_api::Fault),
 }
 
@@ -68,6 +73,10 @@ impl Job {
         let job = match request {
             Request::Read(read) => Place::new(guest, &read.file).map(|place| Job::Read(place, read)),
             Request::Write(write) => Place::new(guest, &write.file).map(|place| Job::Write(place, write)),
+            Request::Collect { session, files } => {
+                guest.sync.disk_of(session).map(|disk| Job::Collect(disk, files))
+            }
+            Request::Put { session } => guest.sync.disk_of(session).map(Job::Put),
             _ => Err(invalid("a bulk connection carries the body of one file")),
         };
         job.unwrap_or_else(Job::Refused)
@@ -76,6 +85,8 @@ impl Job {
     fn run(self, mut stream: StdStream) -> Result<()> {
         match self {
             Job::Refused(fault) => Ok(say(&mut stream, Kind::Fault, &fault)?),
+            Job::Collect(disk, files) => bodies::collect(&disk, &files, stream),
+            Job::Put(disk) => bodies::put(&disk, stream),
             Job::Read(place, request) => {
                 match with_identity(&place.identity, || read::open(&place, &request)) {
                     Ok(opened) => {
@@ -108,7 +119,7 @@ fn answer(stream: &mut StdStream, written: Outcome<Entry>) -> Result<()> {
     }
 }
 
-fn say<T: serde::Serialize>(stream: &mut StdStream, kind: Kind, message: &T) -> Result<()> {
+pub fn say<T: serde::Serialize>(stream: &mut StdStream, kind: Kind, message: &T) -> Result<()> {
     Ok(stream.write_all(&Frame::message(kind, message)?.to_bytes())?)
 }
 
@@ -166,7 +177,7 @@ fn send_unsized(stream: &mut StdStream, mut opened: Opened) -> Result<()> {
 }
 
 /// False where the file ended before, and the frame was filled up.
-fn send_exactly(stream: &mut StdStream, file: &OwnedFd, offset: u64, want: usize) -> Result<bool> {
+pub fn send_exactly(stream: &mut StdStream, file: &OwnedFd, offset: u64, want: usize) -> Result<bool> {
     let mut position = offset;
     let mut left = want;
     while left > 0 {

@@ -57,6 +57,7 @@ pub fn run(config: Config, given: Given, ready: Box<dyn FnOnce() -> io::Result<(
             Some(listener) => tokio::net::UnixListener::from_std(listener)?,
             None => server::listen(&guest.config.socket)?,
         };
+        crate::sync::ensure_state(&guest);
         spawn_local(reap()?);
         spawn_local(forward_signals(guest.clone())?);
         ready()?;

@@ -24,5 +24,6 @@ pub mod say;
 pub mod server;
 pub mod state;
 pub mod sudo;
+pub mod sync;
 pub mod tunnel;
 pub mod users;

@@ -6,7 +6,7 @@ use crate::{
     files,
     process::{self, attach},
     state::{Control, Guest},
-    tunnel,
+    sync, tunnel,
 };
 use seawall_api::{
     ErrorKind, Fault,
@@ -231,6 +231,7 @@ async fn dispatch(
                 answer(&mut writer, Err::<(), _>(Fault::new(ErrorKind::Denied, message))).await
             }
         },
+        Request::Sync { wait_ms } => sync::serve(&guest, wait_ms, reader, writer).await,
         Request::Shutdown { grace_ms } => {
             answer(&mut writer, Ok(())).await?;
             guest.stopping.set(Some(grace_ms));

@@ -40,6 +40,7 @@ pub struct Guest {
     /// An orderly end was asked for, with this grace in milliseconds.
     pub stopping: Cell<Option<u64>>,
     pub stop: Notify,
+    pub sync: crate::sync::Syncs,
 }
 
 /// The newest holder of the control wire, the one on which the guest may open streams.
@@ -79,6 +80,7 @@ impl Guest {
             control: RefCell::new(None),
             stopping: Cell::new(None),
             stop: Notify::new(),
+            sync: crate::sync::Syncs::default(),
             config,
         }))
     }

@@ -16,7 +16,7 @@ mod walk;
 pub use apply::Refused;
 pub use collect::{Opened, SMALL};
 pub use local::LocalWorkspace;
-pub use put::Incoming;
+pub use put::{Incoming, Placed};
 pub use scan::{ScanAsk, ScanReport};
 pub use state::Base;
 

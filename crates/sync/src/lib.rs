@@ -11,6 +11,7 @@ pub mod engine;
 mod error;
 pub mod ignore;
 pub mod path;
+pub mod protocol;
 mod retry;
 pub mod state;
 pub mod sums;
@@ -20,5 +21,7 @@ pub mod workspace;
 
 pub use error::{Error, Result};
 
+#[cfg(feature = "stores")]
+pub mod stores;
 #[cfg(feature = "testing")]
 pub mod testing;

@@ -90,10 +90,9 @@ impl Strong {
 }
 
 /// What identifies a body. Without the strong hash it comes from an older writer.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Hash, Serialize, Deserialize)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]
 pub struct Sums {
     pub md5: Md5,
-    #[serde(default)]
     pub strong: Option<Strong>,
 }
 

@@ -7,11 +7,10 @@ use crate::{
     sums::{Strong, Sums},
 };
 use seawall_api::files::FileName;
-use serde::{Deserialize, Serialize};
 use std::{collections::BTreeMap, sync::Arc};
 
 /// When a file was modified: seconds since 1970, and the nanoseconds in them.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
 pub struct Mtime {
     pub secs: i64,
     pub nanos: u32,
@@ -24,21 +23,18 @@ pub struct Place {
     pub offset: u64,
 }
 
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct File {
     pub size: u64,
     pub sums: Sums,
     /// Permission bits. None: an older writer did not say.
-    #[serde(default)]
     pub mode: Option<u32>,
     pub mtime: Mtime,
     /// Where its body is. None: only in a workspace so far.
-    #[serde(skip)]
     pub place: Option<Place>,
 }
 
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Node {
     File(File),
     Link {
@@ -47,7 +43,6 @@ pub enum Node {
     },
     /// Its time is kept for the user's eyes, and is no change by itself: it moves with every file in it.
     Dir {
-        #[serde(default)]
         mode: Option<u32>,
         mtime: Mtime,
     },

@@ -20,6 +20,8 @@ mod link;
 #[cfg(feature = "host")]
 mod process;
 #[cfg(feature = "host")]
+mod raw;
+#[cfg(feature = "host")]
 mod transfer;
 #[cfg(feature = "host")]
 mod tunnel;
@@ -30,6 +32,7 @@ pub use {
     guest::Guest,
     link::{Connector, LinkState},
     process::{Process, ProcessInput, ProcessOutput},
+    raw::RawStream,
     transfer::{FileReader, FileWatch, FileWriter},
     tunnel::Listener,
 };

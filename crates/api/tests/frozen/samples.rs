@@ -218,6 +218,9 @@ fn process_requests(samples: &mut Samples) {
     samples.request("resize", Request::Resize { process, size: TtySize { rows: 50, cols: 132 } });
     samples.request("input", Request::Input { process, close: true });
     samples.request("shutdown", Request::Shutdown { grace_ms: 10_000 });
+    samples.request("sync", Request::Sync { wait_ms: 2_000 });
+    samples.request("collect", Request::Collect { session: 7, files: vec![odd_name()] });
+    samples.request("put", Request::Put { session: 7 });
 }
 
 /// Bytes that are no text: names need not be.

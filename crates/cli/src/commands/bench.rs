@@ -14,6 +14,7 @@ mod measure;
 mod peers;
 mod rivals;
 mod stores;
+mod sync;
 
 #[derive(Debug, Args)]
 #[command(args_conflicts_with_subcommands = true)]
@@ -41,6 +42,35 @@ pub enum Bench {
     Exec(BenchExecArgs),
     /// Messages and lists in the databases
     Stores(BenchStoresArgs),
+    /// Pushing and restoring workspaces
+    Sync(BenchSyncArgs),
+}
+
+#[derive(Debug, Clone, Args)]
+pub struct BenchSyncArgs {
+    /// The best of so many runs counts
+    #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=100))]
+    pub runs: u32,
+
+    /// Files of 4 KiB on average
+    #[arg(long, value_name = "N", default_value_t = 10_000)]
+    pub files: usize,
+
+    /// Exit with 1 when a promise is not kept that holds on any machine
+    #[arg(long)]
+    pub check: bool,
+
+    /// Also measure what this machine has of rclone, aws and restic, on the same bucket
+    #[arg(long)]
+    pub compare: bool,
+
+    /// Leave out the 100,000 files and the file of 2 GiB
+    #[arg(long)]
+    pub quick: bool,
+
+    /// Where to push to, e.g. s3://bucket [default: files]
+    #[arg(long, value_name = "URL", env = "SEAWALL_BENCH_BUCKET")]
+    pub bucket: Option<String>,
 }
 
 #[derive(Debug, Clone, Args)]
@@ -76,6 +106,7 @@ pub struct BenchExecArgs {
 pub async fn bench(mut settings: Settings, args: &BenchArgs, json: bool) -> Result<i32> {
     let (boxes, args) = match &args.what {
         Some(Bench::Stores(args)) => return of_stores(args, json).await,
+        Some(Bench::Sync(args)) => return of_sync(settings, args, json).await,
         Some(Bench::Exec(exec)) => (None, exec),
         None => (Some(&args.boxes), &args.boxes.common),
     };
@@ -111,6 +142,24 @@ async fn of_stores(args: &BenchStoresArgs, json: bool) -> Result<i32> {
         report = measured => report??,
         _ = signals.next() => return Ok(exit::by_signal(crate::signals::SIGINT)),
     };
+    show(&report, json)?;
+    let missed = args.check && !report.all_kept();
+    Ok(if missed { exit::FAILED } else { 0 })
+}
+
+async fn of_sync(mut settings: Settings, args: &BenchSyncArgs, json: bool) -> Result<i32> {
+    clear_left_behind(&settings, json).await;
+    let scratch = Scratch::new()?;
+    settings.data = scratch.path.clone();
+    settings.sync.bucket = args.bucket.clone().filter(|bucket| !bucket.is_empty());
+    let app = App::open(settings, json)?;
+    let mut signals = Signals::listen()?;
+    let measured = tokio::select! {
+        report = sync::all(&app, args) => report.map(Some),
+        _ = signals.next() => Ok(None),
+    };
+    remove_all(&app).await;
+    let Some(report) = measured? else { return Ok(exit::by_signal(crate::signals::SIGINT)) };
     show(&report, json)?;
     let missed = args.check && !report.all_kept();
     Ok(if missed { exit::FAILED } else { 0 })
@@ -185,6 +234,7 @@ async fn clear_left_behind(settings: &Settings, json: bool) {
 
 async fn remove_all(app: &App) {
     for info in app.sandboxes.list().await.unwrap_or_default() {
+        let _ = app.sandboxes.give_up_unsynced(info.id).await;
         let stopped = app.sandboxes.stop(info.id, Duration::ZERO).await;
         let removed = app.sandboxes.remove(info.id, Volumes::Delete).await;
         if let Err(error) = stopped.map(drop).and(removed) {

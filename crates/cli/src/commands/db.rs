@@ -58,7 +58,7 @@ fn file(settings: &Settings) -> PathBuf {
     settings.data.join("seawall.db")
 }
 
-async fn open(settings: &Settings) -> Result<Db> {
+pub async fn open(settings: &Settings) -> Result<Db> {
     if let Some(url) = &settings.database {
         return Ok(Db::postgres(url).await?);
     }

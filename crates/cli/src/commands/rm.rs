@@ -16,7 +16,7 @@ pub struct RmArgs {
     #[arg(required = true, value_name = "ID")]
     pub ids: Vec<String>,
 
-    /// Stop the running ones first
+    /// Stop the running ones first, and remove also what has work that its bucket lacks
     #[arg(short = 'f', long)]
     pub force: bool,
 
@@ -52,6 +52,9 @@ async fn remove(app: &App, args: &RmArgs, reference: &str) -> Result<()> {
             info.state,
             info.id
         );
+    }
+    if args.force {
+        app.sandboxes.give_up_unsynced(info.id).await?;
     }
     if runs {
         app.sandboxes.stop(info.id, app.settings.stop_grace).await?;

@@ -16,6 +16,7 @@ fn record(name: Option<&str>) -> Record {
         created_at: Timestamp::now(),
         started_at: None,
         removing: None,
+        unsynced: None,
     }
 }
 

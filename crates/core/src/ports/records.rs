@@ -31,6 +31,9 @@ pub struct Record {
     /// It is being removed, and this becomes of its volume.
     #[serde(default)]
     pub removing: Option<Volumes>,
+    /// Its workspace has work that no bucket has, and why (H8). It is not stopped or removed without force.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub unsynced: Option<String>,
 }
 
 /// The right to make or remove one sandbox, across processes. Given back when dropped, also by a crash.

@@ -46,6 +46,7 @@ impl Sandboxes {
             created_at: self.inner.clock.now(),
             started_at: None,
             removing: None,
+            unsynced: None,
         };
         // Until it is made or given up: a sweep leaves it alone meanwhile.
         let _claim = self.inner.records.claim(id).await?;

@@ -83,6 +83,7 @@ impl World {
             created_at: self.clock.now(),
             started_at: None,
             removing: None,
+            unsynced: None,
         };
         self.records.insert(&record).await.unwrap();
         record.id

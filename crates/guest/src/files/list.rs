@@ -7,7 +7,10 @@ use rustix::{
     fs::{AtFlags, Dir, FileType, Mode, OFlags},
     io::Errno,
 };
-use seawall_api::files::{Entry, EntryKind, FileName, ListDir, Listing, MAX_PAGE};
+use seawall_api::{
+    files::{Entry, EntryKind, FileName, ListDir, Listing, MAX_PAGE, Root},
+    sandbox::WORKDIR,
+};
 use std::{collections::BinaryHeap, ffi::OsStr, os::unix::ffi::OsStrExt};
 
 /// Below this the kernel's own limit on paths is near, and each level costs a descriptor.
@@ -25,6 +28,7 @@ pub fn list(place: &Place, list: &ListDir) -> Outcome<Listing> {
     };
     let dir = place.path.open(place.root(), OFlags::RDONLY | OFlags::DIRECTORY, Mode::empty())?;
     let mut walk = Walk {
+        workspace: workspace_in(place, list.dir.root),
         limit: list.limit as usize,
         bytes: 0,
         capped: list.depth > MAX_DEPTH,
@@ -39,7 +43,19 @@ pub fn list(place: &Place, list: &ListDir) -> Outcome<Listing> {
     Ok(walk.listing)
 }
 
+/// The way to the workspace from the directory that is listed; none where it is not in it.
+fn workspace_in(place: &Place, root: Root) -> Option<Vec<u8>> {
+    let shown = place.path.shown();
+    match root {
+        Root::Box if shown == WORKDIR => Some(Vec::new()),
+        Root::Box if shown == "/" => Some(WORKDIR.as_bytes()[1..].to_vec()),
+        Root::Work if shown.is_empty() => Some(Vec::new()),
+        _ => None,
+    }
+}
+
 struct Walk {
+    workspace: Option<Vec<u8>>,
     limit: usize,
     bytes: usize,
     /// More depth was asked for than there is.
@@ -64,7 +80,10 @@ impl Walk {
         }
         loop {
             let wanted = self.limit - self.listing.entries.len();
-            let names = names_after(dir, cursor.as_deref(), wanted + 1)?;
+            // S2: files of the sync itself are never listed.
+            let hides = self.workspace.as_deref() == Some(prefix);
+            let is_shown = |name: &[u8]| !(hides && seawall_sync::path::is_own(name));
+            let names = names_after(dir, cursor.as_deref(), wanted + 1, is_shown)?;
             let more = names.len() > wanted;
             for name in names {
                 if self.is_full() {
@@ -132,14 +151,20 @@ impl Walk {
 }
 
 /// The first `count` names behind `after`, sorted. Memory for `count` names, however many there are.
-fn names_after(dir: &OwnedFd, after: Option<&[u8]>, count: usize) -> Result<Vec<Vec<u8>>, Errno> {
+fn names_after(
+    dir: &OwnedFd,
+    after: Option<&[u8]>,
+    count: usize,
+    is_shown: impl Fn(&[u8]) -> bool,
+) -> Result<Vec<Vec<u8>>, Errno> {
     let mut heap: BinaryHeap<Vec<u8>> = BinaryHeap::new();
     let mut entries = Dir::read_from(dir)?;
     entries.rewind();
     while let Some(entry) = entries.read() {
         let entry = entry?;
         let name = entry.file_name().to_bytes();
-        let wanted = !matches!(name, b"." | b"..") && after.is_none_or(|after| name > after);
+        let wanted =
+            !matches!(name, b"." | b"..") && is_shown(name) && after.is_none_or(|after| name > after);
         if !wanted || (heap.len() == count && heap.peek().is_some_and(|last| name > &last[..])) {
             continue;
         }

@@ -6,11 +6,9 @@ use crate::{
     tree::{Node, Tree},
 };
 use seawall_api::files::FileName;
-use serde::{Deserialize, Serialize};
 
 /// One change of a workspace. Each is refused where the path is no longer as it was scanned.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Step {
     Move {
         from: FileName,

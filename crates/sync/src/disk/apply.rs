@@ -14,13 +14,12 @@ use rustix::{
     io::Errno,
 };
 use seawall_api::files::FileName;
-use serde::{Deserialize, Serialize};
 use std::{ffi::OsStr, os::unix::ffi::OsStrExt, sync::Arc};
 
 const DEFAULT_DIR_MODE: u32 = 0o755;
 
 /// A step that was not done, because the path is not as it was scanned.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Refused {
     pub path: FileName,
     pub why: String,

@@ -24,6 +24,9 @@ use std::{
 
 const DEFAULT_MODE: u32 = 0o644;
 
+/// A file in its place, as the next scan will know it.
+pub type Placed = (FileName, Seen);
+
 /// A body that is being written.
 #[derive(Debug)]
 pub struct Incoming<'a> {
@@ -142,11 +145,7 @@ impl Incoming<'_> {
     }
 
     /// The body is whole, and whoever sent it has checked it.
-    pub fn finish(
-        mut self,
-        path: &FileName,
-        node: &Node,
-    ) -> Result<Result<(FileName, Seen), Refused>, Errno> {
+    pub fn finish(mut self, path: &FileName, node: &Node) -> Result<Result<Placed, Refused>, Errno> {
         let fd = self.fd.take().ok_or(Errno::BADF)?;
         let placed = self.place(&fd, path, node);
         if !matches!(placed, Ok(Ok(_))) {
@@ -155,12 +154,7 @@ impl Incoming<'_> {
         placed
     }
 
-    fn place(
-        &self,
-        fd: &OwnedFd,
-        path: &FileName,
-        node: &Node,
-    ) -> Result<Result<(FileName, Seen), Refused>, Errno> {
+    fn place(&self, fd: &OwnedFd, path: &FileName, node: &Node) -> Result<Result<Placed, Refused>, Errno> {
         if self.written != node.size() {
             let why = format!("{} bytes came instead of {}", self.written, node.size());
             return Ok(Err(Refused { path: path.clone(), why }));

@@ -59,6 +59,13 @@ impl Disk {
 
     /// S2: never half-written. The old one or the new one is there, whatever dies.
     pub fn write_state(&self, state: StateFile) -> io::Result<()> {
+        let file = self.replace(&state, true)?;
+        let stamp = Some(Stamp::of(&rustix::fs::fstat(&file)?));
+        self.memory().base = Some(Arc::new(Base { stamp, state: Some(state), problem: None }));
+        Ok(())
+    }
+
+    fn replace(&self, state: &StateFile, durable: bool) -> io::Result<OwnedFd> {
         let json = state.to_json();
         match rustix::fs::unlinkat(self.root(), STATE_TEMPORARY, AtFlags::empty()) {
             Ok(()) | Err(Errno::NOENT) => {}
@@ -68,12 +75,12 @@ impl Disk {
         let file = rustix::fs::openat(self.root(), STATE_TEMPORARY, flags, Mode::from_raw_mode(0o644))?;
         write_all(&file, &json)?;
         self.give(&file)?;
-        // What it tells of must not be newer on the disk than the files it tells of.
-        rustix::fs::syncfs(&file)?;
+        if durable {
+            // It must not be on the disk before the files that it tells of.
+            rustix::fs::syncfs(&file)?;
+        }
         rustix::fs::renameat(self.root(), STATE_TEMPORARY, self.root(), STATE)?;
-        let stamp = Some(Stamp::of(&rustix::fs::fstat(&file)?));
-        self.memory().base = Some(Arc::new(Base { stamp, state: Some(state), problem: None }));
-        Ok(())
+        Ok(file)
     }
 
     /// The state file from now on.
@@ -99,7 +106,10 @@ impl Disk {
     pub fn ensure_state(&self, now: i64) -> io::Result<()> {
         match rustix::fs::statat(self.root(), STATE, AtFlags::SYMLINK_NOFOLLOW) {
             Ok(_) => Ok(()),
-            Err(Errno::NOENT) => self.write_state(StateFile { last_synced_at: now, ..StateFile::default() }),
+            // Nothing is told of yet, so nothing needs to be on the disk before.
+            Err(Errno::NOENT) => {
+                self.replace(&StateFile { last_synced_at: now, ..StateFile::default() }, false).map(drop)
+            }
             Err(errno) => Err(errno.into()),
         }
     }

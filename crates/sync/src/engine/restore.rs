@@ -4,7 +4,7 @@
 use super::{Engine, SyncReport};
 use crate::{
     Error, Result,
-    diff::{Step, steps},
+    diff::{Sides, Step, diff, steps},
     tree::{Delta, Node, Tree},
     versions::{Committed, VersionRecord},
     workspace::Agree,
@@ -82,6 +82,28 @@ impl Engine<'_> {
         let (commit, now) = (version.commit_ref(), self.versions.clock.now_ms().div_euclid(1000));
         let delta = Delta::between(before.unwrap_or(&Tree::default()), after);
         self.workspace.agree(Agree { commit, now, from_base: before.is_some(), delta }).await
+    }
+
+    /// Brings the files of another workspace's version in, as if a user had written them. What is there stays.
+    pub async fn copy_in(&self, version: &VersionRecord, path: Option<&FileName>) -> Result<()> {
+        let mut theirs = self.versions.tree(version).await?;
+        if let Some(path) = path {
+            let is_wanted =
+                |other: &FileName| other == path || theirs.beneath(path).any(|(below, _)| below == other);
+            let wanted = theirs.iter().filter(|(other, _)| is_wanted(other));
+            theirs = wanted.map(|(path, node)| (path.clone(), node.clone())).collect();
+            theirs.add_parents();
+        }
+        for _ in 0..TRIES {
+            let ask = super::ScanAsk { regenerate: true, ..super::ScanAsk::default() };
+            let local: Tree = self.workspace.scan(ask).await?.delta.changed.into_iter().collect();
+            let plan = diff(Sides { base: None, local: &local, remote: &theirs });
+            let done = self.carry_out(steps(&local, &plan.moves, &plan.merged)).await?;
+            if done.refused.is_empty() {
+                return Ok(());
+            }
+        }
+        Err(Error::unavailable("the workspace changes all the time; try again").during("restoring"))
     }
 
     /// Brings one file, or all beneath a directory, back from a version.

@@ -159,6 +159,10 @@ impl Engine<'_> {
         scan.delta.clone().apply(&mut local);
         // Only a version knows where bodies are. What an older one knew may be pruned.
         let mut local = local.without_places();
+        if let Some(path) = local.misplaced() {
+            let why = "the sandbox tells of something beneath what is no directory";
+            return Err(Error::new(seawall_api::ErrorKind::Protocol, why).on(path));
+        }
         self.hold_back(round, &mut local, base.as_ref());
         let plan = diff(Sides { base: base.as_ref(), local: &local, remote: &remote });
         Ok(Some(Planned { scan, head, base, local, remote, plan }))

@@ -1,0 +1,113 @@
+//! What this installation remembers of buckets, in the data folder. All of it may be deleted at any time.
+//!
+//! ```text
+//! <data>/sync/manifests/<hash>   manifests of versions that were synced lately
+//! <data>/sync/stores/<hash>      whether the store refuses a second create
+//! ```
+
+use async_trait::async_trait;
+use bytes::Bytes;
+use seawall_sync::{sums::Strong, versions::Memory};
+use std::{
+    fs, io,
+    path::{Path, PathBuf},
+    time::SystemTime,
+};
+
+/// Manifests that are kept: those of the workspaces that were synced last.
+const MAX_MANIFESTS: usize = 64;
+
+#[derive(Debug, Clone)]
+pub struct FileMemory {
+    folder: PathBuf,
+}
+
+impl FileMemory {
+    pub fn new(data: &Path) -> FileMemory {
+        FileMemory { folder: data.join("sync") }
+    }
+
+    fn manifest_file(&self, hash: &Strong) -> PathBuf {
+        self.folder.join("manifests").join(hash.to_string())
+    }
+
+    fn store_file(&self, place: &str) -> PathBuf {
+        self.folder.join("stores").join(Strong::of(place.as_bytes()).to_string())
+    }
+
+    fn write(&self, file: &Path, bytes: &[u8]) -> io::Result<()> {
+        let folder = file.parent().unwrap_or(&self.folder);
+        fs::create_dir_all(folder)?;
+        // Written beside and renamed: others read at the same time.
+        let draft = folder.join(format!(".{}", seawall_api::ProcessId::generate()));
+        fs::write(&draft, bytes)?;
+        fs::rename(&draft, file)
+    }
+
+    /// The oldest go.
+    fn tidy(&self) -> io::Result<()> {
+        let mut found: Vec<(SystemTime, PathBuf)> = Vec::new();
+        for entry in fs::read_dir(self.folder.join("manifests"))? {
+            let entry = entry?;
+            found.push((entry.metadata()?.modified()?, entry.path()));
+        }
+        found.sort();
+        for (_, path) in found.iter().take(found.len().saturating_sub(MAX_MANIFESTS)) {
+            fs::remove_file(path)?;
+        }
+        Ok(())
+    }
+}
+
+/// What cannot be remembered is asked for again.
+fn forgotten(what: &str, done: io::Result<()>) {
+    if let Err(error) = done {
+        tracing::debug!(what, %error, "it could not be remembered");
+    }
+}
+
+#[async_trait]
+impl Memory for FileMemory {
+    async fn manifest(&self, hash: &Strong) -> Option<Bytes> {
+        fs::read(self.manifest_file(hash)).ok().map(Bytes::from)
+    }
+
+    async fn keep_manifest(&self, hash: &Strong, json: Bytes) {
+        forgotten("a manifest", self.write(&self.manifest_file(hash), &json).and_then(|()| self.tidy()));
+    }
+
+    async fn refuses_second_create(&self, place: &str) -> Option<bool> {
+        match fs::read_to_string(self.store_file(place)).ok()?.trim() {
+            "refuses" => Some(true),
+            "overwrites" => Some(false),
+            _ => None,
+        }
+    }
+
+    async fn keep_refusal(&self, place: &str, refuses: bool) {
+        let word = if refuses { "refuses" } else { "overwrites" };
+        forgotten("a store", self.write(&self.store_file(place), word.as_bytes()));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn what_is_old_is_forgotten_and_the_rest_is_not() {
+        let data = tempfile::tempdir().unwrap();
+        let memory = FileMemory::new(data.path());
+        assert_eq!(memory.refuses_second_create("s3://a").await, None);
+        memory.keep_refusal("s3://a", false).await;
+        assert_eq!(memory.refuses_second_create("s3://a").await, Some(false));
+        for number in 0..MAX_MANIFESTS + 5 {
+            let json = Bytes::from(number.to_string());
+            memory.keep_manifest(&Strong::of(&json), json).await;
+        }
+        let left = fs::read_dir(data.path().join("sync/manifests")).unwrap().count();
+        assert_eq!(left, MAX_MANIFESTS);
+        let last = Bytes::from((MAX_MANIFESTS + 4).to_string());
+        assert_eq!(memory.manifest(&Strong::of(&last)).await, Some(last));
+    }
+}

@@ -1,0 +1,348 @@
+//! The files of sandboxes, kept as versions in a bucket.
+//!
+//! Invariant (H8): a sandbox whose work is not in the bucket is marked, and [`Sandboxes`] neither stops nor removes it
+//! without force. The sync itself is `seawall-sync`; this brings it together with sandboxes, leases and settings.
+
+mod lease;
+mod session;
+
+pub use lease::LeaseTurnstile;
+
+use crate::{Error, Result, Sandboxes, ports::Clock};
+use seawall_api::{SandboxId, files::FileName};
+use seawall_sync::{
+    bucket::{Scoped, SharedBucket},
+    disk::ScanAsk,
+    engine::{DryRun, Engine, Options, Progress, Restored, Silent, SyncReport},
+    state::Limits,
+    tree::{Node, Tree},
+    versions::{Keep, Memory, NoMemory, Pruned, Turnstile, Verified, VersionInfo, VersionRecord, Versions},
+    workspace::Workspace as _,
+};
+use serde::Serialize;
+use session::Session;
+use std::{fmt, sync::Arc, time::Duration};
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct WorkspaceSettings {
+    /// Whose workspaces they are.
+    pub account: String,
+    /// Where a workspace's versions lie, with placeholders.
+    pub key_prefix: String,
+    /// S7: what was synced longer ago than this is looked at before it is used.
+    pub stale_after: Duration,
+    /// How long a sync waits for another one of the same workspace.
+    pub lock_wait: Duration,
+    pub limits: Limits,
+}
+
+/// S6.
+pub const KEY_PREFIX: &str = "docs/{account}/{sandbox}";
+/// What a prefix may name.
+const PLACEHOLDERS: [&str; 2] = ["{account}", "{sandbox}"];
+
+impl Default for WorkspaceSettings {
+    fn default() -> Self {
+        WorkspaceSettings {
+            account: "local".to_owned(),
+            key_prefix: KEY_PREFIX.to_owned(),
+            stale_after: Duration::from_secs(3600),
+            lock_wait: Duration::from_secs(30),
+            limits: Limits::default(),
+        }
+    }
+}
+
+impl WorkspaceSettings {
+    /// Why a prefix cannot be used.
+    pub fn check_prefix(prefix: &str) -> Result<(), String> {
+        let mut rest = prefix.to_owned();
+        for placeholder in PLACEHOLDERS {
+            rest = rest.replace(placeholder, "x");
+        }
+        if rest.contains(['{', '}']) {
+            return Err(format!("it may name {} and nothing else", PLACEHOLDERS.join(" and ")));
+        }
+        if !prefix.contains("{sandbox}") {
+            return Err("without {sandbox} all sandboxes would have one workspace".to_owned());
+        }
+        Ok(())
+    }
+
+    pub fn prefix(&self, workspace: SandboxId) -> String {
+        self.key_prefix.replace("{account}", &self.account).replace("{sandbox}", &workspace.to_string())
+    }
+}
+
+/// S7.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Staleness {
+    /// No state: everything has to be looked at.
+    Cold,
+    Stale,
+    Fresh,
+}
+
+/// How old an agreement is, by the clock of whoever asks. One from the future is none to rely on.
+pub fn staleness(last_synced_at: Option<i64>, now: i64, stale_after: Duration) -> Staleness {
+    let limit = i64::try_from(stale_after.as_secs()).unwrap_or(i64::MAX);
+    match last_synced_at {
+        None | Some(0) => Staleness::Cold,
+        Some(at) if (0..=limit).contains(&now.saturating_sub(at)) => Staleness::Fresh,
+        Some(_) => Staleness::Stale,
+    }
+}
+
+/// A path that two versions have differently.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Difference {
+    pub path: FileName,
+    pub change: Change,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Change {
+    Added,
+    Changed,
+    Removed,
+}
+
+/// What is to be brought back.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Restore {
+    /// By its timestamp or number; none: the newest.
+    pub version: Option<i64>,
+    /// One file or directory of it.
+    pub path: Option<FileName>,
+    /// Of another sandbox, which may be gone.
+    pub from: Option<SandboxId>,
+}
+
+#[derive(Clone)]
+pub struct Workspaces {
+    sandboxes: Sandboxes,
+    bucket: SharedBucket,
+    clock: Arc<dyn Clock>,
+    turnstile: Option<Arc<dyn Turnstile>>,
+    memory: Arc<dyn Memory>,
+    settings: WorkspaceSettings,
+}
+
+impl fmt::Debug for Workspaces {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Workspaces").field("bucket", &self.bucket).finish_non_exhaustive()
+    }
+}
+
+/// The service's clock, in milliseconds.
+struct Milliseconds(Arc<dyn Clock>);
+
+impl seawall_sync::versions::Clock for Milliseconds {
+    fn now_ms(&self) -> i64 {
+        self.0.now().as_millisecond()
+    }
+}
+
+impl Workspaces {
+    pub fn new(
+        sandboxes: Sandboxes,
+        bucket: SharedBucket,
+        clock: Arc<dyn Clock>,
+        settings: WorkspaceSettings,
+    ) -> Self {
+        Workspaces { sandboxes, bucket, clock, turnstile: None, memory: Arc::new(NoMemory), settings }
+    }
+
+    /// For stores that cannot refuse a second create.
+    pub fn with_turnstile(mut self, turnstile: Arc<dyn Turnstile>) -> Self {
+        self.turnstile = Some(turnstile);
+        self
+    }
+
+    pub fn with_memory(mut self, memory: Arc<dyn Memory>) -> Self {
+        self.memory = memory;
+        self
+    }
+
+    /// The versions of a sandbox, which may be gone.
+    fn chain(&self, workspace: SandboxId) -> Result<Versions> {
+        let scoped = Scoped::new(self.bucket.clone(), &self.settings.prefix(workspace))?;
+        let versions = Versions::new(Arc::new(scoped), Arc::new(Milliseconds(self.clock.clone())));
+        Ok(versions
+            .with_turnstile(self.turnstile.clone())
+            .with_memory(self.memory.clone())
+            .with_limits(self.settings.limits))
+    }
+
+    async fn session(&self, id: SandboxId) -> Result<Session> {
+        let guest = self.sandboxes.guest(id).await?;
+        Ok(Session::open(guest, self.settings.lock_wait, self.settings.limits).await?)
+    }
+
+    /// S7: pulls, pushes, or both, as is needed.
+    pub async fn sync_files(&self, id: SandboxId, options: Options) -> Result<SyncReport> {
+        self.sync_with_progress(id, options, Arc::new(Silent)).await
+    }
+
+    pub async fn sync_with_progress(
+        &self,
+        id: SandboxId,
+        options: Options,
+        progress: Arc<dyn Progress>,
+    ) -> Result<SyncReport> {
+        let synced = async {
+            let (session, chain) = (self.session(id).await?, self.chain(id)?);
+            let engine = Engine::new(&chain, &session).with_options(options).with_progress(progress);
+            Ok(engine.sync().await?)
+        };
+        let synced = synced.await;
+        self.settle(id, &synced).await;
+        synced
+    }
+
+    /// H8: the mark, and S5: the statistics.
+    async fn settle(&self, id: SandboxId, synced: &Result<SyncReport>) {
+        let unsynced = match synced {
+            Ok(report) => {
+                log(id, report);
+                report.problems.first().map(|(path, why)| format!("{path}: {why}"))
+            }
+            Err(error) => {
+                tracing::error!(sandbox = %id, error = %error.chain(), "a workspace could not be synced");
+                Some(error.chain())
+            }
+        };
+        if let Err(error) = self.sandboxes.mark_unsynced(id, unsynced).await {
+            tracing::error!(sandbox = %id, error = %error.chain(), "whether a workspace is synced could not be noted");
+        }
+    }
+
+    /// What a sync would do.
+    pub async fn dry_run(&self, id: SandboxId, options: Options) -> Result<DryRun> {
+        let (session, chain) = (self.session(id).await?, self.chain(id)?);
+        Ok(Engine::new(&chain, &session).with_options(options).dry_run().await?)
+    }
+
+    /// S7: looks at the bucket where the workspace has none of it, or did so too long ago.
+    pub async fn refresh(&self, id: SandboxId) -> Result<(Staleness, Option<SyncReport>)> {
+        let found = {
+            let session = self.session(id).await?;
+            let scan = session.scan(ScanAsk::default()).await?;
+            let last = scan.base.is_some().then_some(scan.last_synced_at).flatten();
+            staleness(last, self.clock.now().as_second(), self.settings.stale_after)
+        };
+        match found {
+            Staleness::Fresh => Ok((found, None)),
+            _ => Ok((found, Some(self.sync_files(id, Options::default()).await?))),
+        }
+    }
+
+    /// Brings a version back, or a part of it. What is in the workspace becomes a version first.
+    pub async fn restore(
+        &self,
+        id: SandboxId,
+        what: &Restore,
+        progress: Arc<dyn Progress>,
+    ) -> Result<Restored> {
+        let (session, chain) = (self.session(id).await?, self.chain(id)?);
+        let engine = Engine::new(&chain, &session).with_progress(progress.clone());
+        if let Some(from) = what.from.filter(|from| *from != id) {
+            let theirs = self.chain(from)?;
+            let version = self.version(&theirs, what.version).await?;
+            let source = Engine::new(&theirs, &session).with_progress(progress);
+            source.copy_in(&version, what.path.as_ref()).await?;
+            let report = engine.sync().await?;
+            return Ok(Restored { from: version.timestamp, saved: SyncReport::default(), report });
+        }
+        let version = self.version(&chain, what.version).await?;
+        Ok(match &what.path {
+            Some(path) => engine.restore_path(version.timestamp, path).await?,
+            None => engine.restore(version.timestamp).await?,
+        })
+    }
+
+    /// Oldest first.
+    pub async fn versions(&self, workspace: SandboxId) -> Result<Vec<VersionInfo>> {
+        Ok(self.chain(workspace)?.log().await?.iter().map(VersionInfo::from).collect())
+    }
+
+    async fn version(&self, chain: &Versions, wanted: Option<i64>) -> Result<VersionRecord> {
+        match wanted {
+            Some(wanted) => Ok(chain.find(wanted).await?),
+            None => chain.head().await?.version.ok_or_else(|| {
+                Error::not_found(format!(
+                    "there is no version in {} yet; `seawall sync` makes one",
+                    chain.place()
+                ))
+            }),
+        }
+    }
+
+    /// How two versions differ; without a second one the newest is compared with.
+    pub async fn diff(&self, workspace: SandboxId, from: i64, to: Option<i64>) -> Result<Vec<Difference>> {
+        let chain = self.chain(workspace)?;
+        let (from, to) = (self.version(&chain, Some(from)).await?, self.version(&chain, to).await?);
+        Ok(differences(&chain.tree(&from).await?, &chain.tree(&to).await?))
+    }
+
+    pub async fn prune(&self, workspace: SandboxId, keep: Keep) -> Result<Pruned> {
+        let pruned = self.chain(workspace)?.prune(keep).await?;
+        tracing::info!(
+            sandbox = %workspace, kept = pruned.kept, dropped = pruned.dropped.len(),
+            objects = pruned.objects_deleted, bytes = pruned.bytes_deleted, "versions pruned"
+        );
+        Ok(pruned)
+    }
+
+    /// Reads every body of every version again. `moved` hears of the bytes.
+    pub async fn verify(&self, workspace: SandboxId, moved: impl FnMut(u64) + Send) -> Result<Verified> {
+        let verified = self.chain(workspace)?.verify(moved).await?;
+        for damage in &verified.damage {
+            tracing::error!(sandbox = %workspace, object = damage.object, why = damage.why, "a version is damaged");
+        }
+        Ok(verified)
+    }
+}
+
+fn log(id: SandboxId, report: &SyncReport) {
+    let stats = &report.stats;
+    tracing::info!(
+        sandbox = %id, direction = ?report.direction, downloaded = stats.files_downloaded,
+        uploaded = stats.files_uploaded, deleted = stats.files_deleted, skipped = stats.files_skipped,
+        bytes = stats.bytes_transferred, duration_ms = stats.duration_ms, conflicts = report.notes.len(),
+        problems = report.problems.len(), "workspace synced"
+    );
+    if let Some(problem) = &report.state_problem {
+        tracing::warn!(sandbox = %id, problem, "the state file was not used, and is written anew");
+    }
+    for note in &report.notes {
+        tracing::warn!(sandbox = %id, ?note, "both sides changed");
+    }
+    for (path, why) in &report.problems {
+        tracing::warn!(sandbox = %id, %path, why, "a file is not in the version");
+    }
+}
+
+fn differences(from: &Tree, to: &Tree) -> Vec<Difference> {
+    let change = |path: &FileName, change: Change| Difference { path: path.clone(), change };
+    let mut all: Vec<Difference> = to
+        .iter()
+        .filter_map(|(path, node)| match from.get(path) {
+            None => Some(change(path, Change::Added)),
+            Some(was) if !Node::same(was, node) => Some(change(path, Change::Changed)),
+            Some(_) => None,
+        })
+        .collect();
+    let removed = from.iter().filter(|(path, _)| to.get(path).is_none());
+    all.extend(removed.map(|(path, _)| change(path, Change::Removed)));
+    all.sort_by(|a, b| a.path.cmp(&b.path));
+    all
+}
+
+impl From<seawall_sync::Error> for Error {
+    fn from(error: seawall_sync::Error) -> Self {
+        Error::new(error.kind(), error.to_string()).with_source(error)
+    }
+}

@@ -1,0 +1,309 @@
+//! A workspace behind a guest: what the sync's engine asks, carried over the wire.
+//!
+//! The guest is hostile territory: every entry that it tells is checked, and what it may make us remember is bounded.
+
+use async_trait::async_trait;
+use bytes::Bytes;
+use futures::{StreamExt, stream};
+use seawall_api::{
+    ErrorKind,
+    files::{FileName, FileRef, ReadFile, Root},
+    frame::{Frame, Kind},
+    message::Request,
+};
+use seawall_sync::{
+    Error, Result,
+    diff::Step,
+    disk::{Refused, ScanAsk, ScanReport},
+    path::{self, STATE},
+    protocol::{
+        ABORT, CHANGED, Call, ScanEnd, WHOLE,
+        codec::{self, Encoder, Item},
+    },
+    state::{Limits, StateFile, check_entry},
+    tree::Node,
+    workspace::{Agree, Piece, Pieces, Put, Workspace},
+};
+use seawall_wire::{Guest, RawStream};
+use std::{collections::BTreeSet, fmt, time::Duration};
+use tokio::sync::{Mutex, mpsc};
+
+/// The largest state file that is read from a sandbox.
+const MAX_STATE: u64 = 2 << 30;
+/// What names of files may take in one request.
+const MAX_NAMES: usize = 512 << 10;
+
+/// A sync that holds a workspace's lock until it is dropped.
+pub struct Session {
+    guest: Guest,
+    stream: Mutex<RawStream>,
+    number: u64,
+    limits: Limits,
+}
+
+impl fmt::Debug for Session {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Session({})", self.number)
+    }
+}
+
+impl Session {
+    pub async fn open(guest: Guest, wait: Duration, limits: Limits) -> Result<Session> {
+        let (stream, opened) = guest.open_sync(wait).await.map_err(|error| failed(&error))?;
+        Ok(Session { guest, stream: Mutex::new(stream), number: opened.session, limits })
+    }
+}
+
+fn failed(error: &seawall_wire::Error) -> Error {
+    Error::new(error.kind(), error.to_string())
+}
+
+fn protocol(what: impl Into<String>) -> Error {
+    Error::new(ErrorKind::Protocol, format!("the sandbox broke the protocol: {}", what.into()))
+}
+
+fn unexpected(frame: &Frame, place: &str) -> Error {
+    protocol(format!("a {:?} frame {place}", frame.kind))
+}
+
+#[async_trait]
+impl Workspace for Session {
+    async fn scan(&self, ask: ScanAsk) -> Result<ScanReport> {
+        let mut stream = self.stream.lock().await;
+        stream.message(Kind::Control, &Call::Scan(ask)).await.map_err(|error| failed(&error))?;
+        let mut report = ScanReport::default();
+        loop {
+            let frame = stream.next().await.map_err(|error| failed(&error))?;
+            match frame.kind {
+                Kind::Event => self.take_part(&mut report, items(&frame)?)?,
+                Kind::Reply => return finish(report, decode(&frame)?),
+                _ => return Err(unexpected(&frame, "in a scan")),
+            }
+        }
+    }
+
+    async fn base(&self) -> Result<Option<StateFile>> {
+        let file = FileRef::new(STATE).beneath(Root::Work);
+        let read = ReadFile { file, offset: 0, length: None };
+        let mut reader = match self.guest.read_bulk(read).await {
+            Ok(reader) => reader,
+            Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
+            Err(error) => return Err(failed(&error)),
+        };
+        if reader.entry().size > MAX_STATE {
+            return Ok(None);
+        }
+        let mut json = Vec::new();
+        while let Some(part) = reader.next().await.map_err(|error| failed(&error))? {
+            json.extend_from_slice(&part);
+        }
+        Ok(StateFile::parse_local(&json, &self.limits).ok())
+    }
+
+    async fn collect(&self, files: Vec<FileName>) -> Result<Pieces> {
+        let mut requests = Vec::new();
+        let mut first = 0;
+        for part in bounded(files) {
+            let count = part.len();
+            requests.push((self.guest.clone(), self.number, first, part));
+            first += count;
+        }
+        let bodies = stream::iter(requests)
+            .then(|(guest, session, first, files)| async move { collected(guest, session, first, files) })
+            .flatten();
+        Ok(bodies.boxed())
+    }
+
+    async fn apply(&self, steps: Vec<Step>) -> Result<Vec<Refused>> {
+        let mut stream = self.stream.lock().await;
+        let sent = async {
+            stream.message(Kind::Control, &Call::Apply).await?;
+            tell(&mut stream, steps.into_iter().map(Item::Step)).await?;
+            stream.send(&Frame::empty(Kind::End)).await
+        };
+        sent.await.map_err(|error| failed(&error))?;
+        refusals(&mut stream, true).await
+    }
+
+    async fn put(&self, files: mpsc::Receiver<Put>) -> Result<Vec<Refused>> {
+        let request = Request::Put { session: self.number };
+        let mut stream = self.guest.open_bulk(&request).await.map_err(|error| failed(&error))?;
+        stream.reply::<()>().await.map_err(|error| failed(&error))?;
+        if let Err(error) = feed(&mut stream, files).await {
+            return Err(failed(&stream.why(error).await));
+        }
+        refusals(&mut stream, false).await
+    }
+
+    async fn agree(&self, agree: Agree) -> Result<()> {
+        let mut stream = self.stream.lock().await;
+        let Agree { commit, now, from_base, delta } = agree;
+        let sent = async {
+            stream.message(Kind::Control, &Call::Agree { commit, now, from_base }).await?;
+            let changed = delta.changed.into_iter().map(|(path, node)| Item::Entry(path, node));
+            tell(&mut stream, changed.chain(delta.removed.into_iter().map(Item::Removed))).await?;
+            stream.send(&Frame::empty(Kind::End)).await
+        };
+        sent.await.map_err(|error| failed(&error))?;
+        let frame = stream.next().await.map_err(|error| failed(&error).during("agreeing"))?;
+        match frame.kind {
+            Kind::Reply => Ok(()),
+            _ => Err(unexpected(&frame, "instead of an agreement")),
+        }
+    }
+}
+
+impl Session {
+    fn take_part(&self, report: &mut ScanReport, items: Vec<Item>) -> Result<()> {
+        for item in items {
+            match item {
+                Item::Entry(path, node) => report.delta.changed.push((path, node)),
+                Item::Removed(path) => report.delta.removed.push(path),
+                Item::Problem(path, why) => report.problems.push((path, why)),
+                Item::Ignored(path) => report.ignored.push(path),
+                Item::Step(_) | Item::Refused(_) => return Err(protocol("something else in a scan")),
+            }
+        }
+        let told = report.delta.changed.len() + report.delta.removed.len();
+        let most = self.limits.max_entries;
+        match told.max(report.problems.len()).max(report.ignored.len()) > most {
+            true => Err(Error::new(ErrorKind::TooLarge, format!("the workspace has more than {most} files"))),
+            false => Ok(()),
+        }
+    }
+}
+
+fn items(frame: &Frame) -> Result<Vec<Item>> {
+    codec::decode(&frame.body).map_err(|error| protocol(error.to_string()))
+}
+
+/// Items as events.
+async fn tell(stream: &mut RawStream, items: impl Iterator<Item = Item>) -> Result<(), seawall_wire::Error> {
+    let mut encoder = Encoder::default();
+    for item in items {
+        if let Some(bytes) = encoder.add(&item) {
+            stream.send(&Frame::new(Kind::Event, bytes)).await?;
+        }
+    }
+    match encoder.finish() {
+        Some(bytes) => stream.send(&Frame::new(Kind::Event, bytes)).await,
+        None => Ok(()),
+    }
+}
+
+fn decode<T: serde::de::DeserializeOwned>(frame: &Frame) -> Result<T> {
+    frame.decode().map_err(|error| protocol(error.to_string()))
+}
+
+/// Nothing that a sandbox tells of its files is believed before it could be a tree.
+fn finish(mut report: ScanReport, end: ScanEnd) -> Result<ScanReport> {
+    let mut seen: BTreeSet<&FileName> = BTreeSet::new();
+    for (path, node) in &report.delta.changed {
+        check_entry(path, node).map_err(|why| protocol(format!("{path:?}: {why}")))?;
+        if matches!(node, Node::File(file) if file.sums.strong.is_none()) || node_lacks_mode(node) {
+            return Err(protocol(format!("{path:?} is told by halves")));
+        }
+        if !seen.insert(path) {
+            return Err(protocol(format!("{path:?} is told twice")));
+        }
+    }
+    for path in &report.delta.removed {
+        path::check(path.as_bytes()).map_err(|why| protocol(format!("{path:?}: {why}")))?;
+    }
+    report.base = end.base;
+    report.last_synced_at = end.last_synced_at;
+    report.base_problem = end.base_problem;
+    report.ignored_count = end.ignored_count;
+    report.special = end.special;
+    report.scanned = end.scanned;
+    report.hashed = end.hashed;
+    Ok(report)
+}
+
+fn node_lacks_mode(node: &Node) -> bool {
+    !matches!(node, Node::Link { .. }) && node.mode().is_none()
+}
+
+/// Names that fit into one request.
+fn bounded(files: Vec<FileName>) -> Vec<Vec<FileName>> {
+    let mut parts: Vec<Vec<FileName>> = Vec::new();
+    let mut size = MAX_NAMES;
+    for file in files {
+        let heavy = file.as_bytes().len() + 8;
+        match parts.last_mut() {
+            Some(part) if size + heavy <= MAX_NAMES => {
+                size += heavy;
+                part.push(file);
+            }
+            _ => {
+                size = heavy;
+                parts.push(vec![file]);
+            }
+        }
+    }
+    parts
+}
+
+/// The bodies that one request brings. The numbers start at `first`.
+fn collected(guest: Guest, session: u64, first: usize, files: Vec<FileName>) -> Pieces {
+    enum At {
+        Start(Guest, u64, Vec<FileName>),
+        File(RawStream, usize, usize),
+    }
+    stream::try_unfold(At::Start(guest, session, files), move |at| async move {
+        let (mut stream, number, count) = match at {
+            At::Start(guest, session, files) => {
+                let count = files.len();
+                let request = Request::Collect { session, files };
+                (guest.open_bulk(&request).await.map_err(|error| failed(&error))?, 0, count)
+            }
+            At::File(stream, number, count) => (stream, number, count),
+        };
+        if number == count {
+            return Ok(None);
+        }
+        let frame = stream.next_soon().await.map_err(|error| failed(&error))?;
+        let at = first + number;
+        let (piece, number) = match (frame.kind, &frame.body[..]) {
+            (Kind::Data, body) if !body.is_empty() => (Piece::Data(at, frame.body), number),
+            (Kind::End, [WHOLE]) => (Piece::End(at), number + 1),
+            (Kind::End, [CHANGED]) => (Piece::Changed(at), number + 1),
+            _ => return Err(unexpected(&frame, "in a body")),
+        };
+        Ok(Some((piece, At::File(stream, number, count))))
+    })
+    .boxed()
+}
+
+async fn feed(stream: &mut RawStream, mut files: mpsc::Receiver<Put>) -> Result<(), seawall_wire::Error> {
+    while let Some(put) = files.recv().await {
+        match put {
+            Put::Begin(path, node) => tell(stream, std::iter::once(Item::Entry(path, node))).await?,
+            Put::Data(bytes) => stream.data(&bytes).await?,
+            Put::End => stream.send(&Frame::new(Kind::End, Bytes::from_static(&[WHOLE]))).await?,
+            Put::Abort => stream.send(&Frame::new(Kind::End, Bytes::from_static(&[ABORT]))).await?,
+        }
+    }
+    stream.send(&Frame::empty(Kind::Control)).await
+}
+
+/// What was not done, up to the reply.
+async fn refusals(stream: &mut RawStream, patient: bool) -> Result<Vec<Refused>> {
+    let mut all: Vec<Refused> = Vec::new();
+    loop {
+        let frame = if patient { stream.next().await } else { stream.next_soon().await };
+        let frame = frame.map_err(|error| failed(&error))?;
+        match frame.kind {
+            Kind::Event => {
+                for item in items(&frame)? {
+                    match item {
+                        Item::Refused(refused) => all.push(refused),
+                        _ => return Err(protocol("something else among refusals")),
+                    }
+                }
+            }
+            Kind::Reply => return Ok(all),
+            _ => return Err(unexpected(&frame, "instead of what came of it")),
+        }
+    }
+}
