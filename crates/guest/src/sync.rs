@@ -167,22 +167,39 @@ async fn call(disk: &Arc<Disk>, call: Call, reader: &mut Reader, writer: &mut Wr
                 Err(fault) => writer.message(Kind::Fault, &fault).await,
             }
         }
-        Call::Agree { commit, now, from_base } => {
-            let mut delta = Delta::default();
-            for item in gather(reader, Some).await? {
-                match item {
-                    Item::Entry(path, node) => delta.changed.push((path, node)),
-                    Item::Removed(path) => delta.removed.push(path),
-                    _ => return Err(Error::Protocol("something else in an agreement".into())),
-                }
-            }
-            let agree = Agree { commit, now, from_base, delta };
-            let done = off_thread(None, move || disk.agree(agree).map_err(|error| told(&error)));
-            match done.await {
-                Ok(()) => writer.message(Kind::Reply, &()).await,
-                Err(fault) => writer.message(Kind::Fault, &fault).await,
-            }
+        Call::Settle { commit, now } => {
+            let done = off_thread(None, move || disk.settle(commit, now).map_err(|error| told(&error)));
+            done_or_not(writer, done.await).await
         }
+        Call::Prepare { commit, now, from_base } => {
+            let agree = Agree { commit, now, from_base, delta: delta(reader).await? };
+            let done = off_thread(None, move || disk.prepare(agree).map_err(|error| told(&error)));
+            done_or_not(writer, done.await).await
+        }
+        Call::Agree { commit, now, from_base } => {
+            let agree = Agree { commit, now, from_base, delta: delta(reader).await? };
+            let done = off_thread(None, move || disk.agree(agree).map_err(|error| told(&error)));
+            done_or_not(writer, done.await).await
+        }
+    }
+}
+
+async fn delta(reader: &mut Reader) -> Result<Delta> {
+    let mut delta = Delta::default();
+    for item in gather(reader, Some).await? {
+        match item {
+            Item::Entry(path, node) => delta.changed.push((path, node)),
+            Item::Removed(path) => delta.removed.push(path),
+            _ => return Err(Error::Protocol("something else in an agreement".into())),
+        }
+    }
+    Ok(delta)
+}
+
+async fn done_or_not(writer: &mut Writer, done: Outcome<()>) -> Result<()> {
+    match done {
+        Ok(()) => writer.message(Kind::Reply, &()).await,
+        Err(fault) => writer.message(Kind::Fault, &fault).await,
     }
 }
 
@@ -233,6 +250,7 @@ async fn tell_scan(report: ScanReport, writer: &mut Writer) -> Result<()> {
     tell(changed.chain(removed).chain(problems).chain(ignored), writer).await?;
     let end = ScanEnd {
         base: report.base,
+        pending: report.pending,
         last_synced_at: report.last_synced_at,
         base_problem: report.base_problem,
         ignored_count: report.ignored_count,

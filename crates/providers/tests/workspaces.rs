@@ -86,7 +86,8 @@ impl World {
 }
 
 fn service(sandboxes: &Sandboxes, bucket: SharedBucket, clock: &ManualClock) -> Workspaces {
-    let settings = WorkspaceSettings { lock_wait: Duration::from_millis(200), ..WorkspaceSettings::default() };
+    let settings =
+        WorkspaceSettings { lock_wait: Duration::from_millis(200), ..WorkspaceSettings::default() };
     Workspaces::new(sandboxes.clone(), bucket, Arc::new(clock.clone()), settings)
 }
 
@@ -168,7 +169,11 @@ async fn h8_a_failed_push_marks_the_sandbox() {
     world.sh(id, "echo work > a").await;
     // The fourth call and all behind it: the store is away.
     let faults = Faults::at(3, Fault::CrashBefore);
-    let away = service(&world.sandboxes, Arc::new(FaultyBucket::new(world.bucket.clone(), faults.clone())), &world.clock);
+    let away = service(
+        &world.sandboxes,
+        Arc::new(FaultyBucket::new(world.bucket.clone(), faults.clone())),
+        &world.clock,
+    );
     let dead = tokio::select! {
         _ = away.sync_files(id, Options::default()) => false,
         () = faults.crash() => true,

@@ -8,6 +8,7 @@ mod collect;
 mod hash;
 mod index;
 mod local;
+mod pending;
 mod put;
 mod scan;
 mod state;

@@ -10,6 +10,8 @@ pub const MAX_NAME: usize = 255;
 pub const STATE: &str = ".sandbox-state";
 /// What the state file is written to before it is renamed.
 pub const STATE_TEMPORARY: &str = ".sandbox-state.tmp";
+/// What will be agreed on if a commit that is under way succeeds.
+pub const STATE_NEXT: &str = ".sandbox-state.next";
 /// Who holds it syncs.
 pub const STATE_LOCK: &str = ".sandbox-state.lock";
 /// Where bodies wait until they are whole.
@@ -49,7 +51,7 @@ pub fn check(path: &[u8]) -> Result<(), &'static str> {
 /// Files of the sync itself, in the root of the workspace. They are never listed nor synced.
 pub fn is_own(path: &[u8]) -> bool {
     let first = path.split(|byte| *byte == b'/').next().unwrap_or_default();
-    [STATE, STATE_TEMPORARY, STATE_LOCK, STAGING].iter().any(|own| own.as_bytes() == first)
+    [STATE, STATE_TEMPORARY, STATE_NEXT, STATE_LOCK, STAGING].iter().any(|own| own.as_bytes() == first)
 }
 
 /// The path of the directory that it is in; none in the root.

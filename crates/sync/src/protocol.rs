@@ -27,6 +27,10 @@ pub enum Call {
     Scan(ScanAsk),
     /// Followed by steps as events and an end; answered by refusals as events and a reply.
     Apply,
+    /// As [`Call::Agree`].
+    Prepare { commit: CommitRef, now: i64, from_base: bool },
+    /// Answered by a reply.
+    Settle { commit: Option<CommitRef>, now: i64 },
     /// Followed by [`codec::Item`] events and an end; answered by a reply.
     Agree { commit: CommitRef, now: i64, from_base: bool },
 }
@@ -34,6 +38,8 @@ pub enum Call {
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct ScanEnd {
     pub base: Option<CommitRef>,
+    #[serde(default)]
+    pub pending: Option<CommitRef>,
     pub last_synced_at: Option<i64>,
     pub base_problem: Option<String>,
     pub ignored_count: u64,

@@ -27,6 +27,9 @@ pub struct CommitRef {
     pub timestamp: i64,
     /// [`Tree::digest`] of what was agreed on.
     pub tree: Strong,
+    /// The workspace had all that it pushed, and perhaps not yet all that the version has.
+    #[serde(default, skip_serializing_if = "is_false")]
+    pub partial: bool,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -138,6 +141,10 @@ impl Raw {
     fn is_empty(&self) -> bool {
         self.files.is_empty() && self.links.is_empty() && self.directories.is_empty()
     }
+}
+
+fn is_false(flag: &bool) -> bool {
+    !flag
 }
 
 fn is_zero(number: &u32) -> bool {

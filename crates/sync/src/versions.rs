@@ -249,6 +249,15 @@ impl Versions {
         Ok(Head::of(&last, version))
     }
 
+    /// A commit of which only number and name are known: as it is in the chain, where it is.
+    pub(crate) async fn committed(&self, pending: &CommitRef) -> Result<Option<CommitRef>> {
+        let keys = self.keys_from(pending.seq).await?;
+        let Some(key) = keys.first().filter(|key| key.seq == pending.seq) else { return Ok(None) };
+        let record = self.record(key).await?;
+        let version = record.version().filter(|version| version.id == pending.id);
+        Ok(version.map(VersionRecord::commit_ref))
+    }
+
     /// Every record behind a number, oldest first.
     pub async fn records_after(&self, seq: u64) -> Result<Vec<Record>> {
         let keys = self.keys_from(seq + 1).await?;

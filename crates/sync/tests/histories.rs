@@ -131,3 +131,41 @@ proptest! {
         run(world, &ops)?;
     }
 }
+
+/// What one user does with one workspace, and what may happen to its syncs. The state file stays as it is: without
+/// one nobody can know what was deleted.
+fn own_op() -> impl Strategy<Value = Op> {
+    let path = 0..PATHS.len();
+    prop_oneof![
+        8 => path.clone().prop_map(|p| Op::Write(0, p)),
+        3 => path.clone().prop_map(|p| Op::Delete(0, p)),
+        2 => (path.clone(), path).prop_map(|(p, q)| Op::Rename(0, p, q)),
+        4 => Just(Op::Sync(0)),
+        8 => (0..30u64, fault()).prop_map(|(at, f)| Op::FaultySync(0, at, f)),
+        1 => Just(Op::Restart(0)),
+        1 => Just(Op::Prune(0, 1)),
+    ]
+}
+
+proptest! {
+    #![proptest_config(cases(1000))]
+    #[test]
+    fn s4_a_workspace_that_nobody_else_has_is_never_changed_by_its_syncs(
+        ops in proptest::collection::vec(own_op(), 1..30)
+    ) {
+        let mut world = World::new(1);
+        let runtime =
+            tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build().unwrap();
+        runtime.block_on(async {
+            for op in &ops {
+                let before = world.replicas[0].tree();
+                apply(&mut world, op).await.map_err(|why| TestCaseError::fail(format!("{op:?}: {why}")))?;
+                if matches!(op, Op::Sync(_) | Op::FaultySync(..) | Op::Restart(_) | Op::Prune(..)) {
+                    let after = world.replicas[0].tree();
+                    prop_assert!(after.same(&before), "{op:?} made {before:#?} {after:#?}");
+                }
+            }
+            world.converges().await.map_err(TestCaseError::fail)
+        })?;
+    }
+}

@@ -1,10 +1,10 @@
 //! `seawall sync`: brings a sandbox's files and its bucket to the same version.
 
 use super::{each, sync::bar::Bar};
-use crate::{app::App, lookup, output, workspaces};
+use crate::{app::App, exit, lookup, output, workspaces};
 use anyhow::Result;
 use clap::Args;
-use seawall_api::SandboxId;
+use seawall_api::{ErrorKind, SandboxId};
 use seawall_sync::{
     diff::Note,
     engine::{Direction, DryRun, Options, SyncReport},
@@ -42,10 +42,14 @@ pub struct SyncArgs {
 }
 
 pub async fn sync(app: &App, args: &SyncArgs) -> Result<i32> {
-    let workspaces = workspaces::open(app).await?;
+    let workspaces = workspaces::open(app).await;
     let options = Options { regenerate: args.regenerate, rehash: args.rehash };
     each(app, &args.ids, async |reference| {
         let (info, _) = lookup::guest(app, reference).await?;
+        let workspaces = match &workspaces {
+            Ok(workspaces) => workspaces,
+            Err(error) => return Err(not_opened(app, info.id, error, args.dry_run).await),
+        };
         if args.dry_run {
             return show_plan(app, info.id, &workspaces.dry_run(info.id, options).await?);
         }
@@ -55,6 +59,15 @@ pub async fn sync(app: &App, args: &SyncArgs) -> Result<i32> {
         report(app, info.id, &synced?)
     })
     .await
+}
+
+/// H8: also a bucket that cannot even be opened leaves the work where it is.
+async fn not_opened(app: &App, id: SandboxId, error: &anyhow::Error, dry_run: bool) -> anyhow::Error {
+    let why = exit::message_of(error);
+    if !dry_run && let Err(failed) = app.sandboxes.mark_unsynced(id, Some(why.clone())).await {
+        return failed.into();
+    }
+    seawall_core::Error::new(exit::kind_of(error).unwrap_or(ErrorKind::Internal), why).into()
 }
 
 pub fn report(app: &App, id: SandboxId, report: &SyncReport) -> Result<()> {

@@ -126,7 +126,7 @@ fn s3_a_broken_state_file_is_written_anew() {
         assert_eq!(world.sync(&id)["direction"], "nothing");
     }
     let again = world.seawall(["sync", "--regenerate", &id]);
-    assert!(stdout(&again).contains("2 skipped"), "{}", stdout(&again));
+    assert!(stdout(&again).contains("2 files"), "{}", stdout(&again));
 }
 
 #[test]
@@ -216,14 +216,12 @@ fn h8_a_sandbox_with_unsaved_work_is_not_stopped_without_force() {
     std::fs::write(world.data().join("bucket"), "").unwrap();
     let failed = world.seawall(["sync", &id]);
     assert!(!failed.status.success());
-    for refused in [vec!["stop", &id], vec!["rm", &id]] {
-        let output = world.seawall(&refused);
-        assert!(
-            !output.status.success() && stderr(&output).contains("not in its bucket") || refused[0] == "rm",
-            "{}",
-            stderr(&output)
-        );
-    }
+    let refused = world.seawall(["stop", &id]);
+    assert!(
+        !refused.status.success() && stderr(&refused).contains("not in its bucket"),
+        "{}",
+        stderr(&refused)
+    );
     std::fs::remove_file(world.data().join("bucket")).unwrap();
     world.sync(&id);
     world.ok(["stop", &id]);
@@ -244,7 +242,11 @@ fn s10_an_error_says_what_to_do() {
         for name in ["AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_PROFILE", "AWS_ENDPOINT_URL"] {
             command.env_remove(name);
         }
-        command.env("HOME", world.data()).env("SEAWALL_SYNC_BUCKET", bucket).args(["sync", &id]);
+        command
+            .env("AWS_EC2_METADATA_DISABLED", "true")
+            .env("HOME", world.data())
+            .env("SEAWALL_SYNC_BUCKET", bucket)
+            .args(["sync", &id]);
         let output = command.output().unwrap();
         assert!(!output.status.success(), "{bucket}");
         stderr(&output)

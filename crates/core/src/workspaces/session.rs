@@ -20,8 +20,8 @@ use seawall_sync::{
         ABORT, CHANGED, Call, ScanEnd, WHOLE,
         codec::{self, Encoder, Item},
     },
-    state::{Limits, StateFile, check_entry},
-    tree::Node,
+    state::{CommitRef, Limits, StateFile, check_entry},
+    tree::{Delta, Node},
     workspace::{Agree, Piece, Pieces, Put, Workspace},
 };
 use seawall_wire::{Guest, RawStream};
@@ -135,11 +135,28 @@ impl Workspace for Session {
         refusals(&mut stream, false).await
     }
 
-    async fn agree(&self, agree: Agree) -> Result<()> {
-        let mut stream = self.stream.lock().await;
+    async fn prepare(&self, agree: Agree) -> Result<()> {
         let Agree { commit, now, from_base, delta } = agree;
+        self.ask(Call::Prepare { commit, now, from_base }, Some(delta)).await
+    }
+
+    async fn settle(&self, commit: Option<CommitRef>, now: i64) -> Result<()> {
+        self.ask(Call::Settle { commit, now }, None).await
+    }
+
+    async fn agree(&self, agree: Agree) -> Result<()> {
+        let Agree { commit, now, from_base, delta } = agree;
+        self.ask(Call::Agree { commit, now, from_base }, Some(delta)).await
+    }
+}
+
+impl Session {
+    /// A call, with a delta where one belongs to it, and its reply.
+    async fn ask(&self, call: Call, delta: Option<Delta>) -> Result<()> {
+        let mut stream = self.stream.lock().await;
         let sent = async {
-            stream.message(Kind::Control, &Call::Agree { commit, now, from_base }).await?;
+            stream.message(Kind::Control, &call).await?;
+            let Some(delta) = delta else { return Ok(()) };
             let changed = delta.changed.into_iter().map(|(path, node)| Item::Entry(path, node));
             tell(&mut stream, changed.chain(delta.removed.into_iter().map(Item::Removed))).await?;
             stream.send(&Frame::empty(Kind::End)).await
@@ -151,9 +168,7 @@ impl Workspace for Session {
             _ => Err(unexpected(&frame, "instead of an agreement")),
         }
     }
-}
 
-impl Session {
     fn take_part(&self, report: &mut ScanReport, items: Vec<Item>) -> Result<()> {
         for item in items {
             match item {
@@ -211,6 +226,7 @@ fn finish(mut report: ScanReport, end: ScanEnd) -> Result<ScanReport> {
         path::check(path.as_bytes()).map_err(|why| protocol(format!("{path:?}: {why}")))?;
     }
     report.base = end.base;
+    report.pending = end.pending;
     report.last_synced_at = end.last_synced_at;
     report.base_problem = end.base_problem;
     report.ignored_count = end.ignored_count;

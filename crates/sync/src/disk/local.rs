@@ -5,7 +5,7 @@ use crate::{
     Error, Result,
     diff::Step,
     error::from_errno,
-    state::StateFile,
+    state::{CommitRef, StateFile},
     workspace::{Agree, Piece, Pieces, Put, Workspace},
 };
 use async_trait::async_trait;
@@ -63,11 +63,21 @@ impl Workspace for LocalWorkspace {
         Ok(refused)
     }
 
-    async fn agree(&self, agree: Agree) -> Result<()> {
-        self.0
-            .agree(agree)
-            .map_err(|error| Error::new(ErrorKind::Internal, error.to_string()).during("agreeing"))
+    async fn prepare(&self, agree: Agree) -> Result<()> {
+        self.0.prepare(agree).map_err(|error| failed(&error))
     }
+
+    async fn settle(&self, commit: Option<CommitRef>, now: i64) -> Result<()> {
+        self.0.settle(commit, now).map_err(|error| failed(&error))
+    }
+
+    async fn agree(&self, agree: Agree) -> Result<()> {
+        self.0.agree(agree).map_err(|error| failed(&error))
+    }
+}
+
+fn failed(error: &std::io::Error) -> Error {
+    Error::new(ErrorKind::Internal, error.to_string()).during("agreeing")
 }
 
 fn body(disk: &Disk, number: usize, path: &FileName) -> Vec<Result<Piece>> {

@@ -31,6 +31,8 @@ pub struct ScanAsk {
 pub struct ScanReport {
     /// What was agreed on, and what the delta starts from. None: it starts from nothing.
     pub base: Option<CommitRef>,
+    /// A commit that was under way when its sync died.
+    pub pending: Option<CommitRef>,
     /// Unix seconds; none without a state file.
     pub last_synced_at: Option<i64>,
     /// Why the state file could not be used.
@@ -63,6 +65,7 @@ impl Disk {
         let delta = delta(tree.unwrap_or(&Tree::default()), &found.entries, &problems);
         let report = ScanReport {
             base: usable.and_then(|state| state.commit.clone()),
+            pending: self.pending().map(|pending| pending.commit),
             last_synced_at: base.state.as_ref().map(|state| state.last_synced_at),
             base_problem: problem(&base, ask),
             delta,

@@ -62,24 +62,30 @@ impl Disk {
         let file = self.replace(&state, true)?;
         let stamp = Some(Stamp::of(&rustix::fs::fstat(&file)?));
         self.memory().base = Some(Arc::new(Base { stamp, state: Some(state), problem: None }));
-        Ok(())
+        // What was under way is over.
+        self.forget_pending()
     }
 
     fn replace(&self, state: &StateFile, durable: bool) -> io::Result<OwnedFd> {
-        let json = state.to_json();
+        let file = self.write_beside(&state.to_json())?;
+        if durable {
+            // It must not be on the disk before the files that it tells of.
+            rustix::fs::syncfs(&file)?;
+        }
+        rustix::fs::renameat(self.root(), STATE_TEMPORARY, self.root(), STATE)?;
+        Ok(file)
+    }
+
+    /// The temporary file, with this in it.
+    pub(super) fn write_beside(&self, json: &[u8]) -> io::Result<OwnedFd> {
         match rustix::fs::unlinkat(self.root(), STATE_TEMPORARY, AtFlags::empty()) {
             Ok(()) | Err(Errno::NOENT) => {}
             Err(errno) => return Err(errno.into()),
         }
         let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let file = rustix::fs::openat(self.root(), STATE_TEMPORARY, flags, Mode::from_raw_mode(0o644))?;
-        write_all(&file, &json)?;
+        write_all(&file, json)?;
         self.give(&file)?;
-        if durable {
-            // It must not be on the disk before the files that it tells of.
-            rustix::fs::syncfs(&file)?;
-        }
-        rustix::fs::renameat(self.root(), STATE_TEMPORARY, self.root(), STATE)?;
         Ok(file)
     }
 

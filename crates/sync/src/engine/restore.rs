@@ -59,7 +59,9 @@ impl Engine<'_> {
         if synced && now.same(&then) {
             return Ok(Some(report));
         }
-        let Committed::Done(record) = self.versions.commit_version(&head, &then).await? else {
+        let Committed::Done(record) =
+            self.versions.commit_version(&head, &self.versions.ids.next(), &then).await?
+        else {
             return Ok(None);
         };
         let Some(made) = record.version() else { return Ok(None) };

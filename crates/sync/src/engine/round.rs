@@ -9,6 +9,7 @@ use crate::{
     Error, Result,
     diff::{Plan, Sides, Step, diff, steps},
     disk::{Refused, ScanAsk, ScanReport},
+    state::CommitRef,
     tree::{Delta, Node, Tree},
     versions::{BaseIs, Committed, Head, News, VersionRecord, condemned, quarantined},
     workspace::Agree,
@@ -98,11 +99,16 @@ impl Engine<'_> {
         self.progress.phase(Phase::Scanning);
         let scan = self.workspace.scan(round.ask.clone()).await?;
         self.progress.phase(Phase::Looking);
+        if let Some(pending) = &scan.pending {
+            self.settle(pending).await?;
+            return Ok(Done::Void);
+        }
         let news = self.versions.news(scan.base.as_ref()).await?;
         if scan.base.is_some() && news.base == BaseIs::Void && !round.ask.regenerate {
             return Ok(round.start_over());
         }
-        if news.base == BaseIs::Head && scan.delta.is_empty() && round.held.is_empty() {
+        let whole = scan.base.as_ref().is_some_and(|base| !base.partial);
+        if whole && news.base == BaseIs::Head && scan.delta.is_empty() && round.held.is_empty() {
             return self.nothing_to_do(round, scan).await;
         }
         let Some(mut planned) = self.planned(round, scan, news).await? else { return Ok(Done::Void) };
@@ -111,6 +117,13 @@ impl Engine<'_> {
             Pushed::Not(done) => return Ok(done),
         };
         self.pull(round, planned, version).await
+    }
+
+    /// A sync died between its commit and its agreement: the bucket knows whether it was a version.
+    async fn settle(&self, pending: &CommitRef) -> Result<()> {
+        let commit = self.versions.committed(pending).await?;
+        let now = self.versions.clock.now_ms().div_euclid(1000);
+        self.workspace.settle(commit, now).await
     }
 
     async fn nothing_to_do(&self, round: &mut Round, scan: ScanReport) -> Result<Done> {
@@ -128,6 +141,10 @@ impl Engine<'_> {
     /// As far as nothing is changed. None where it has to be looked at anew.
     pub(super) async fn plan(&self, round: &mut Round) -> Result<Option<Planned>> {
         let scan = self.workspace.scan(round.ask.clone()).await?;
+        if let Some(pending) = &scan.pending {
+            self.settle(pending).await?;
+            return Ok(None);
+        }
         let news = self.versions.news(scan.base.as_ref()).await?;
         if scan.base.is_some() && news.base == BaseIs::Void && !round.ask.regenerate {
             round.start_over();
@@ -213,13 +230,27 @@ impl Engine<'_> {
             return Ok(Pushed::Not(Done::Disturbed));
         }
         self.progress.phase(Phase::Committing);
-        match self.versions.commit_version(&planned.head, &planned.plan.merged).await? {
+        let id = self.versions.ids.next();
+        self.prepare(planned, &id).await?;
+        match self.versions.commit_version(&planned.head, &id, &planned.plan.merged).await? {
             Committed::Lost => Ok(Pushed::Not(Done::Lost)),
             Committed::Done(record) => match record.version() {
                 Some(version) => Ok(Pushed::Done(version.clone())),
                 None => Err(Error::new(seawall_api::ErrorKind::Internal, "a version became something else")),
             },
         }
+    }
+
+    /// What this workspace has of the version that is about to be: for whoever comes after us, should we die.
+    async fn prepare(&self, planned: &Planned, id: &str) -> Result<()> {
+        let Planned { head, base, local, plan, .. } = planned;
+        let had = shared(base.as_ref(), local, &plan.merged);
+        let now = self.versions.clock.now_ms();
+        let (seq, id) = (head.seq + 1, id.to_owned());
+        let commit = CommitRef { seq, epoch: 0, id, timestamp: now, tree: had.digest(), partial: true };
+        let delta = Delta::between(base.as_ref().unwrap_or(&Tree::default()), &had);
+        let (now, from_base) = (now.div_euclid(1000), base.is_some());
+        self.workspace.prepare(Agree { commit, now, from_base, delta }).await
     }
 
     /// Brings the workspace to what was merged, and agrees on it.
@@ -242,6 +273,18 @@ impl Engine<'_> {
         round.took(&scan);
         Ok(Done::Synced)
     }
+}
+
+/// What the workspace and the version have in common, and where they do not, what the base had.
+fn shared(base: Option<&Tree>, local: &Tree, merged: &Tree) -> Tree {
+    let mut shared = base.cloned().unwrap_or_default();
+    for (path, node) in merged.iter() {
+        if local.get(path).is_some_and(|here| here.same(node)) {
+            shared.0.insert(path.clone(), node.clone());
+        }
+    }
+    shared.0.retain(|path, _| local.get(path).is_some() || merged.get(path).is_some());
+    shared
 }
 
 enum Pushed {

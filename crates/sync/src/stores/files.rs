@@ -63,10 +63,9 @@ fn make(folder: &Path) -> io::Result<()> {
     Ok(())
 }
 
-/// What a key is called on the disk. Names that end in `#` and digits are of files that are being written: such a key
-/// gets one more `#`.
+/// What a key is called on the disk. One whose name the library keeps for itself gets one more `#`.
 pub fn stored(key: &str) -> Cow<'_, str> {
-    match is_like_unfinished(key) {
+    match is_reserved(key) {
         true => format!("{key}#").into(),
         false => key.into(),
     }
@@ -75,17 +74,21 @@ pub fn stored(key: &str) -> Cow<'_, str> {
 /// The key of what is called so on the disk.
 pub fn shown(path: &str) -> Cow<'_, str> {
     match path.strip_suffix('#') {
-        Some(key) if is_like_unfinished(key) => key.into(),
+        Some(key) if is_reserved(key) => key.into(),
         _ => path.into(),
     }
 }
 
-/// `name#12`, and the same with more `#` behind it.
-fn is_like_unfinished(key: &str) -> bool {
-    let name = key.rsplit('/').next().unwrap_or(key);
-    let Some((_, behind)) = name.split_once('#') else { return false };
-    let digits = behind.trim_end_matches('#');
-    !digits.is_empty() && digits.bytes().all(|byte| byte.is_ascii_digit())
+/// Names that the library does not take, and the same with more `#` behind them.
+fn is_reserved(key: &str) -> bool {
+    let name = key.rsplit('/').next().unwrap_or(key).trim_end_matches('#');
+    // `name#12` is a file that is being written.
+    let unfinished = name
+        .split_once('#')
+        .is_some_and(|(_, behind)| !behind.is_empty() && behind.bytes().all(|byte| byte.is_ascii_digit()));
+    // `C:` at the end of a path is a drive of Windows to it, everywhere, and gets a slash.
+    let drive = matches!(name.as_bytes(), [.., letter, b':' | b'|'] if letter.is_ascii_alphabetic());
+    unfinished || drive
 }
 
 /// The bytes of a range of a file.
@@ -98,7 +101,7 @@ pub fn parts(file: File, range: Range<u64>) -> BoxStream<'static, object_store::
         let (at, end) = (range.start, range.end.min(range.start + PART));
         let reader = file.clone();
         let part = tokio::task::spawn_blocking(move || {
-            let mut part = vec![0; (end - at) as usize];
+            let mut part = vec![0u8; (end - at) as usize];
             reader.read_exact_at(&mut part, at).map(|()| Bytes::from(part))
         });
         let part = part
@@ -114,7 +117,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn no_key_is_taken_for_an_unfinished_file() {
+    fn no_key_is_taken_for_what_the_library_keeps_for_itself() {
         for (key, name) in [
             ("a", "a"),
             ("a#", "a#"),
@@ -125,6 +128,11 @@ mod tests {
             ("a#1b", "a#1b"),
             ("a##1", "a##1"),
             ("a#1#2", "a#1#2"),
+            ("d/TODO:", "d/TODO:#"),
+            ("TODO:#", "TODO:##"),
+            ("C|", "C|#"),
+            ("C:/a", "C:/a"),
+            ("12:", "12:"),
         ] {
             assert_eq!(stored(key), name);
             assert_eq!(shown(name), key);

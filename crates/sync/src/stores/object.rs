@@ -89,7 +89,7 @@ impl ObjectBucket {
         }
     }
 
-    pub(super) async fn store(&self, key: &str, body: PutPayload, mode: PutMode) -> Result<()> {
+    pub(super) async fn put_payload(&self, key: &str, body: PutPayload, mode: PutMode) -> Result<()> {
         let path = self.path(key)?;
         let bytes = body.content_length();
         let put = self.store.put_opts(&path, body, PutOptions::from(mode));
@@ -108,7 +108,7 @@ impl Bucket for ObjectBucket {
     }
 
     async fn create(&self, key: &str, body: Bytes) -> Result<bool> {
-        match self.store(key, body.into(), PutMode::Create).await {
+        match self.put_payload(key, body.into(), PutMode::Create).await {
             Ok(()) => Ok(true),
             Err(error) if error.kind() == ErrorKind::AlreadyExists => Ok(false),
             Err(error) => Err(error),
@@ -116,7 +116,7 @@ impl Bucket for ObjectBucket {
     }
 
     async fn put(&self, key: &str, body: Bytes) -> Result<()> {
-        self.store(key, body.into(), PutMode::Overwrite).await
+        self.put_payload(key, body.into(), PutMode::Overwrite).await
     }
 
     async fn upload(&self, key: &str, body: Bodies) -> Result<()> {
@@ -240,7 +240,7 @@ mod tests {
         assert_eq!(begin("b/", Some("a/x")).as_deref(), Some("b"));
         // Without its slash it would be behind `0`.
         assert_eq!(begin("", Some("/a")), None);
-        assert_eq!(begin("a//", None), None);
+        assert_eq!(begin("a//b", None), None);
     }
 
     #[test]

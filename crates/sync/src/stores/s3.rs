@@ -10,7 +10,7 @@ use super::{
     var,
 };
 use crate::{Error, Result};
-use ::url::{Host, Url};
+use ::url::{Host, ParseError, Url};
 use object_store::aws::{AmazonS3Builder, AmazonS3ConfigKey, S3ConditionalPut};
 use std::sync::Arc;
 
@@ -136,7 +136,8 @@ impl Settings {
         let mut moved = endpoint.clone();
         if !host.starts_with(&format!("{bucket}.")) {
             let host = format!("{bucket}.{host}");
-            let unfit = |error| Error::invalid(format!("{host} is no name of a host")).with_source(error);
+            let unfit =
+                |error: ParseError| Error::invalid(format!("{host} is no name of a host")).with_source(error);
             moved.set_host(Some(&host)).map_err(unfit)?;
         }
         Ok(base(&moved).to_owned())

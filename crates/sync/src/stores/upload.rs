@@ -22,7 +22,7 @@ pub async fn upload(bucket: &ObjectBucket, key: &str, body: Bodies) -> Result<()
     let mut blocks = Blocks { body, ahead: Bytes::new() };
     let first = blocks.next().await?;
     if !first.is_full() {
-        return bucket.store(key, first.into_payload(), PutMode::Overwrite).await;
+        return bucket.put_payload(key, first.into_payload(), PutMode::Overwrite).await;
     }
     let path = bucket.path(key)?;
     let begun = bucket.store.put_multipart_opts(&path, PutMultipartOptions::default());

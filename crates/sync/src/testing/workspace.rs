@@ -5,7 +5,7 @@ use crate::{
     Result,
     diff::Step,
     disk::{Refused, ScanAsk, ScanReport},
-    state::StateFile,
+    state::{CommitRef, StateFile},
     workspace::{Agree, Pieces, Put, Workspace},
 };
 use async_trait::async_trait;
@@ -68,6 +68,14 @@ impl<W: Workspace> Workspace for FaultyWorkspace<W> {
         };
         let (passed, put) = futures::future::join(passing, self.inner.put(receiver)).await;
         passed.and(put)
+    }
+
+    async fn prepare(&self, agree: Agree) -> Result<()> {
+        self.faults.call(self.inner.prepare(agree)).await
+    }
+
+    async fn settle(&self, commit: Option<CommitRef>, now: i64) -> Result<()> {
+        self.faults.call(self.inner.settle(commit, now)).await
     }
 
     async fn agree(&self, agree: Agree) -> Result<()> {

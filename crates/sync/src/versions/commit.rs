@@ -65,17 +65,17 @@ impl Versions {
     }
 
     /// Adds a version: its manifest, then its record. The bodies are in the bucket already.
-    pub async fn commit_version(&self, head: &Head, tree: &Tree) -> Result<Committed> {
+    pub async fn commit_version(&self, head: &Head, id: &str, tree: &Tree) -> Result<Committed> {
         if let Some((path, _)) = tree.files().find(|(_, file)| file.place.is_none() && file.size > 0) {
             return Err(Error::new(ErrorKind::Internal, "its body is nowhere").on(path));
         }
         let door = self.door().await?;
-        let done = self.version_through(&door, head, tree).await;
+        let done = self.version_through(&door, head, id, tree).await;
         door.close().await;
         done
     }
 
-    async fn version_through(&self, door: &Door, head: &Head, tree: &Tree) -> Result<Committed> {
+    async fn version_through(&self, door: &Door, head: &Head, id: &str, tree: &Tree) -> Result<Committed> {
         if self.is_taken(door, head).await? {
             return Ok(Committed::Lost);
         }
@@ -84,12 +84,11 @@ impl Versions {
         let state =
             StateFile { last_synced_at: timestamp.div_euclid(1000), commit: None, tree: tree.clone() };
         let json = Bytes::from(state.to_json());
-        let id = self.ids.next();
-        let (timestamp, manifest) = self.put_manifest(door, &id, timestamp, &json).await?;
+        let (timestamp, manifest) = self.put_manifest(door, id, timestamp, &json).await?;
         let version = VersionRecord {
             seq: head.seq + 1,
             epoch: door.epoch(),
-            id: id.clone(),
+            id: id.to_owned(),
             timestamp,
             manifest,
             manifest_hash: Strong::of(&json),
@@ -99,7 +98,12 @@ impl Versions {
             bytes: tree.files().map(|(_, file)| file.size).sum(),
             legacy: false,
         };
-        let record = Record::new((head.seq + 1, door.epoch()), id, &head.id, What::Version(version.clone()));
+        let record = Record::new(
+            (head.seq + 1, door.epoch()),
+            id.to_owned(),
+            &head.id,
+            What::Version(version.clone()),
+        );
         let done = self.create_record(door, record).await?;
         if let Committed::Done(_) = done {
             self.memory.keep_manifest(&version.manifest_hash, json).await;

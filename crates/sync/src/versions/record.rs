@@ -69,7 +69,7 @@ pub struct VersionRecord {
 impl VersionRecord {
     pub fn commit_ref(&self) -> CommitRef {
         let (id, timestamp, tree) = (self.id.clone(), self.timestamp, self.tree);
-        CommitRef { seq: self.seq, epoch: self.epoch, id, timestamp, tree }
+        CommitRef { seq: self.seq, epoch: self.epoch, id, timestamp, tree, partial: false }
     }
 }
 

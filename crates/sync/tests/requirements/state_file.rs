@@ -1,0 +1,212 @@
+//! S1 to S3: the state file, from an empty volume to one that somebody broke.
+
+use crate::{
+    kit::{exists, newest, paths, read, remove, set_mtime, share, state, watched_world, write},
+    world::{NOW, World, folder},
+};
+use seawall_api::files::FileName;
+use seawall_sync::{
+    bucket::MemoryBucket,
+    engine::{Direction, Options},
+    path::STATE,
+    state::{Limits, StateFile},
+    sums::Sums,
+    tree::{File, Mtime, Node, Tree},
+};
+use serde_json::{Value, json};
+use std::{collections::BTreeSet, fs, os::unix::fs::symlink, sync::Arc, thread};
+
+#[test]
+fn s1_a_new_volume_has_a_state_file_bucket_or_not() {
+    let world = World::new(1);
+    let replica = &world.replicas[0];
+    replica.disk.ensure_state(1_704_067_200).unwrap();
+    let text = read(&world, 0, STATE);
+    assert_eq!(text, r#"{"version":"1.0","last_synced_at":1704067200,"files":[]}"#);
+    // It is there already, so it stays.
+    replica.disk.ensure_state(1_704_067_999).unwrap();
+    assert_eq!(read(&world, 0, STATE), text);
+    assert!(!exists(&world, 0, ".sandbox-state.tmp"));
+}
+
+#[tokio::test]
+async fn s1_the_state_of_a_new_volume_deletes_nothing() {
+    let world = World::new(2);
+    write(&world, 1, "theirs", "theirs");
+    world.sync(1).await.unwrap();
+    world.replicas[0].disk.ensure_state(NOW / 1000).unwrap();
+    write(&world, 0, "mine", "mine");
+    let report = world.sync(0).await.unwrap();
+    assert_eq!((report.direction, report.state_problem), (Direction::Both, None));
+    assert_eq!(paths(&newest(&world).await), ["mine", "theirs"]);
+    assert_eq!(read(&world, 0, "mine"), "mine");
+    assert_eq!(read(&world, 0, "theirs"), "theirs");
+}
+
+#[tokio::test]
+async fn s1_it_lists_path_checksum_size_and_time_of_each_file() {
+    let world = World::new(1);
+    write(&world, 0, "src/main.py", "test");
+    set_mtime(&world.replicas[0].path("src/main.py"), 1_704_067_100, 7);
+    world.sync(0).await.unwrap();
+    let json: Value = serde_json::from_str(&read(&world, 0, STATE)).unwrap();
+    assert_eq!(json["version"], "1.0");
+    assert_eq!(json["last_synced_at"], NOW / 1000);
+    let file = &json["files"][0];
+    assert_eq!(file["path"], "src/main.py");
+    assert_eq!(file["checksum"], "098f6bcd4621d373cade4e832627b4f6");
+    assert_eq!((&file["size"], &file["modified_at"]), (&json!(4), &json!(1_704_067_100)));
+}
+
+#[tokio::test]
+async fn s2_what_the_sync_keeps_for_itself_is_never_listed() {
+    let world = World::new(1);
+    write(&world, 0, ".sandbox-state.tmp", "half of one");
+    write(&world, 0, ".sandbox-state.lock", "");
+    write(&world, 0, ".sandbox-state.new/7", "half of a body");
+    write(&world, 0, "sub/.sandbox-state", "a user's");
+    write(&world, 0, "a", "a");
+    let own = world.sync(0).await.unwrap();
+    assert_eq!(own.stats.scanned, 3);
+    let users = ["a", "sub", "sub/.sandbox-state"];
+    assert_eq!(paths(&newest(&world).await), users);
+    assert_eq!(paths(&state(&world, 0).tree), users);
+    // And what a dead sync left is gone.
+    assert!(!exists(&world, 0, ".sandbox-state.tmp") && !exists(&world, 0, ".sandbox-state.new"));
+}
+
+/// So many files that writing them takes more than one page.
+fn many_files() -> Tree {
+    let file = |number: u32| {
+        let (sums, mtime) = (Sums::of(&number.to_le_bytes()), Mtime::default());
+        let node = Node::File(File { size: 4, sums, mode: Some(0o644), mtime, place: None });
+        (FileName::from(format!("file {number}")), node)
+    };
+    (0..200).map(file).collect()
+}
+
+#[test]
+fn s2_a_reader_never_sees_half_of_it() {
+    let world = World::new(1);
+    let disk = world.replicas[0].disk.clone();
+    disk.ensure_state(0).unwrap();
+    let path = world.replicas[0].path(STATE);
+    let reader = thread::spawn(move || {
+        let mut seen = BTreeSet::new();
+        while seen.len() < 50 {
+            let json = fs::read(&path).unwrap();
+            seen.insert(StateFile::parse(&json, &Limits::default()).unwrap().last_synced_at);
+        }
+    });
+    let (tree, mut now) = (many_files(), 0);
+    while !reader.is_finished() {
+        now += 1;
+        let tree = tree.clone();
+        disk.write_state(StateFile { last_synced_at: now, commit: None, tree }).unwrap();
+    }
+    reader.join().unwrap();
+}
+
+#[tokio::test]
+async fn s2_a_link_at_the_temporary_name_leads_nowhere() {
+    let (world, outside) = (World::new(1), folder());
+    let victim = outside.path().join("victim");
+    fs::write(&victim, "theirs").unwrap();
+    symlink(&victim, world.replicas[0].path(".sandbox-state.tmp")).unwrap();
+    write(&world, 0, "a", "a");
+    world.sync(0).await.unwrap();
+    assert_eq!(fs::read_to_string(&victim).unwrap(), "theirs");
+    assert!(fs::symlink_metadata(world.replicas[0].path(STATE)).unwrap().is_file());
+}
+
+#[tokio::test]
+async fn s2_in_the_bucket_it_is_one_request() {
+    let (world, watched) = watched_world(1);
+    write(&world, 0, "a", "a");
+    world.sync(0).await.unwrap();
+    let calls = watched.calls();
+    let manifests: Vec<&String> = calls.iter().filter(|call| call.ends_with(STATE)).collect();
+    assert_eq!(manifests, [&format!("create {NOW}/{STATE}")]);
+}
+
+/// A workspace and its bucket have two files; then one of them is deleted in the workspace.
+async fn one_of_two_deleted() -> World {
+    let world = World::new(1);
+    share(&world, &[("a", "a"), ("b", "b")]).await;
+    remove(&world, 0, "b");
+    world
+}
+
+#[tokio::test]
+async fn s3_a_missing_state_file_means_empty() {
+    let world = one_of_two_deleted().await;
+    remove(&world, 0, STATE);
+    let report = world.sync(0).await.unwrap();
+    assert_eq!((report.direction, report.state_problem), (Direction::Pulled, None));
+    assert_eq!(report.stats.files_deleted_remotely, 0);
+    assert_eq!(read(&world, 0, "b"), "b");
+    assert_eq!(paths(&state(&world, 0).tree), ["a", "b"]);
+}
+
+#[tokio::test]
+async fn s3_what_cannot_be_read_is_told_and_written_anew() {
+    for (broken, told) in [
+        ("", "not a state file"),
+        ("null", "not a state file"),
+        (r#"{"version":"1.0","last_synced_at":1"#, "not a state file"),
+        (r#"{"version":"1.0","last_synced_at":1,"files":[{"path":"../a"}]}"#, "not a state file"),
+        (r#"{"version":"2.0","last_synced_at":1,"files":[]}"#, "\"2.0\""),
+    ] {
+        let world = one_of_two_deleted().await;
+        fs::write(world.replicas[0].path(STATE), broken).unwrap();
+        let report = world.sync(0).await.unwrap();
+        let problem = report.state_problem.unwrap_or_default();
+        assert!(problem.contains(told), "{broken}: {problem}");
+        // A full sync: what it had said of `b` is not known, so nothing was deleted.
+        assert_eq!(read(&world, 0, "b"), "b", "{broken}");
+        assert_eq!(paths(&state(&world, 0).tree), ["a", "b"], "{broken}");
+        let again = world.sync(0).await.unwrap();
+        assert_eq!((again.direction, again.state_problem), (Direction::Nothing, None), "{broken}");
+    }
+}
+
+#[tokio::test]
+async fn s3_entries_that_somebody_else_wrote_are_not_believed() {
+    let world = World::new(1);
+    share(&world, &[("a", "a")]).await;
+    write(&world, 0, "mine", "never pushed");
+    let mut json: Value = serde_json::from_str(&read(&world, 0, STATE)).unwrap();
+    let checksum = Sums::of(b"never pushed").md5.to_string();
+    // Believed, it would say that the bucket had `mine`, and deleted it.
+    let forged = json!({"path": "mine", "checksum": checksum, "size": 12, "modified_at": 1});
+    json["files"].as_array_mut().unwrap().push(forged);
+    fs::write(world.replicas[0].path(STATE), json.to_string()).unwrap();
+    let report = world.sync(0).await.unwrap();
+    assert!(report.state_problem.unwrap_or_default().contains("changed by somebody else"));
+    assert_eq!(read(&world, 0, "mine"), "never pushed");
+    assert_eq!(paths(&newest(&world).await), ["a", "mine"]);
+}
+
+#[tokio::test]
+async fn s3_regenerating_deletes_nothing() {
+    let world = one_of_two_deleted().await;
+    let options = Options { regenerate: true, ..Options::default() };
+    let report = world.sync_with(0, options).await.unwrap();
+    assert!(report.state_problem.unwrap_or_default().contains("regenerated"));
+    assert_eq!(read(&world, 0, "b"), "b");
+    assert_eq!(report.stats.hashed, 1, "every file is read");
+    assert_eq!(paths(&state(&world, 0).tree), ["a", "b"]);
+}
+
+#[tokio::test]
+async fn s3_another_bucket_deletes_nothing() {
+    let mut world = World::new(1);
+    share(&world, &[("a", "a"), ("b", "b")]).await;
+    world.bucket = Arc::new(MemoryBucket::default());
+    let report = world.sync(0).await.unwrap();
+    assert_eq!(report.direction, Direction::Pushed);
+    assert!(report.state_problem.unwrap_or_default().contains("does not have the version"));
+    assert_eq!(paths(&newest(&world).await), ["a", "b"]);
+    assert_eq!(read(&world, 0, "a"), "a");
+    assert_eq!(read(&world, 0, "b"), "b");
+}
