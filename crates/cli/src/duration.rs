@@ -1,4 +1,4 @@
-//! Durations as people write them: `500ms`, `5s`, `2m`, `1h`, or plain seconds.
+//! Durations as people write them: `500ms`, `5s`, `2m`, `1h`, `30d`, or plain seconds.
 
 use std::time::Duration;
 
@@ -7,13 +7,14 @@ pub fn parse(text: &str) -> Result<Duration, String> {
     let text = text.trim();
     let digits = text.len() - text.trim_start_matches(|c: char| c.is_ascii_digit()).len();
     let (number, unit) = text.split_at(digits);
-    let wrong = || format!("`{text}` is not a duration: write it as 500ms, 5s, 2m or 1h");
+    let wrong = || format!("`{text}` is not a duration: write it as 500ms, 5s, 2m, 1h or 30d");
     let number: u64 = number.parse().map_err(|_| wrong())?;
     let millis = match unit.trim() {
         "ms" => Some(number),
         "" | "s" => number.checked_mul(1000),
         "m" => number.checked_mul(60_000),
         "h" => number.checked_mul(3_600_000),
+        "d" => number.checked_mul(86_400_000),
         _ => return Err(wrong()),
     };
     millis.map(Duration::from_millis).ok_or_else(|| format!("`{text}` is too long"))

@@ -2,6 +2,7 @@
 //!
 //! ```text
 //! <data>/sync/manifests/<hash>   manifests of versions that were synced lately
+//! <data>/sync/records/<hash>     the newest record of a workspace that this installation wrote
 //! <data>/sync/stores/<hash>      whether the store refuses a second create
 //! ```
 
@@ -10,6 +11,7 @@ use bytes::Bytes;
 use seawall_sync::{sums::Strong, versions::Memory};
 use std::{
     fs, io,
+    os::unix::fs::DirBuilderExt,
     path::{Path, PathBuf},
     time::SystemTime,
 };
@@ -35,9 +37,15 @@ impl FileMemory {
         self.folder.join("stores").join(Strong::of(place.as_bytes()).to_string())
     }
 
+    /// The last one of a workspace.
+    fn record_file(&self, place: &str) -> PathBuf {
+        self.folder.join("records").join(Strong::of(place.as_bytes()).to_string())
+    }
+
     fn write(&self, file: &Path, bytes: &[u8]) -> io::Result<()> {
         let folder = file.parent().unwrap_or(&self.folder);
-        fs::create_dir_all(folder)?;
+        // Names and checksums of files are nobody else's business.
+        fs::DirBuilder::new().recursive(true).mode(0o700).create(folder)?;
         // Written beside and renamed: others read at the same time.
         let draft = folder.join(format!(".{}", seawall_api::ProcessId::generate()));
         fs::write(&draft, bytes)?;
@@ -59,6 +67,13 @@ impl FileMemory {
     }
 }
 
+/// The name before the first line's end, and what follows.
+fn split(mut bytes: Bytes) -> Option<(Bytes, Bytes)> {
+    let at = bytes.iter().position(|byte| *byte == b'\n')?;
+    let name = bytes.split_to(at);
+    Some((name, bytes.split_off(1)))
+}
+
 /// What cannot be remembered is asked for again.
 fn forgotten(what: &str, done: io::Result<()>) {
     if let Err(error) = done {
@@ -74,6 +89,16 @@ impl Memory for FileMemory {
 
     async fn keep_manifest(&self, hash: &Strong, json: Bytes) {
         forgotten("a manifest", self.write(&self.manifest_file(hash), &json).and_then(|()| self.tidy()));
+    }
+
+    async fn record(&self, place: &str, name: &str) -> Option<Bytes> {
+        let (kept, json) = fs::read(self.record_file(place)).ok().map(Bytes::from).and_then(split)?;
+        (kept == name.as_bytes()).then_some(json)
+    }
+
+    async fn keep_record(&self, place: &str, name: &str, json: Bytes) {
+        let line = [name.as_bytes(), b"\n", &json].concat();
+        forgotten("a record", self.write(&self.record_file(place), &line));
     }
 
     async fn refuses_second_create(&self, place: &str) -> Option<bool> {
@@ -101,6 +126,9 @@ mod tests {
         assert_eq!(memory.refuses_second_create("s3://a").await, None);
         memory.keep_refusal("s3://a", false).await;
         assert_eq!(memory.refuses_second_create("s3://a").await, Some(false));
+        memory.keep_record("s3://a", ".commits/1", Bytes::from_static(b"{\n}")).await;
+        assert_eq!(memory.record("s3://a", ".commits/1").await, Some(Bytes::from_static(b"{\n}")));
+        assert_eq!(memory.record("s3://a", ".commits/2").await, None);
         for number in 0..MAX_MANIFESTS + 5 {
             let json = Bytes::from(number.to_string());
             memory.keep_manifest(&Strong::of(&json), json).await;

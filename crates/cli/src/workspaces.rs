@@ -9,11 +9,7 @@ use seawall_core::{
     workspaces::{LeaseTurnstile, WorkspaceSettings},
 };
 use seawall_stores::SqlStore;
-use seawall_sync::{
-    bucket::SharedBucket,
-    stores,
-    versions::{Pass, Turnstile},
-};
+use seawall_sync::{bucket::SharedBucket, stores, versions::Turnstile};
 use std::sync::Arc;
 
 /// A database that is opened when a bucket turns out to need its leases.
@@ -21,11 +17,11 @@ struct LazyTurnstile(Settings);
 
 #[async_trait]
 impl Turnstile for LazyTurnstile {
-    async fn enter(&self, name: &str) -> seawall_sync::Result<Box<dyn Pass>> {
+    async fn admit(&self, name: &str, who: &str) -> seawall_sync::Result<bool> {
         let opened = db::open(&self.0).await.map_err(|error| {
             seawall_sync::Error::unavailable(format!("{error:#}")).during("opening the database for a lease")
         })?;
-        LeaseTurnstile::new(SqlStore::new(opened).stores().leases).enter(name).await
+        LeaseTurnstile::new(SqlStore::new(opened).stores().leases).admit(name, who).await
     }
 }
 

@@ -246,14 +246,28 @@ impl Workspaces {
         what: &Restore,
         progress: Arc<dyn Progress>,
     ) -> Result<Restored> {
+        let restored = self.try_restore(id, what, progress).await;
+        if let Ok(restored) = &restored {
+            self.settle(id, &Ok(restored.report.clone())).await;
+        }
+        restored
+    }
+
+    async fn try_restore(
+        &self,
+        id: SandboxId,
+        what: &Restore,
+        progress: Arc<dyn Progress>,
+    ) -> Result<Restored> {
         let (session, chain) = (self.session(id).await?, self.chain(id)?);
         let engine = Engine::new(&chain, &session).with_progress(progress.clone());
         if let Some(from) = what.from.filter(|from| *from != id) {
             let theirs = self.chain(from)?;
             let version = self.version(&theirs, what.version).await?;
             let source = Engine::new(&theirs, &session).with_progress(progress);
-            source.copy_in(&version, what.path.as_ref()).await?;
-            let report = engine.sync().await?;
+            let notes = source.copy_in(&version, what.path.as_ref()).await?;
+            let mut report = engine.sync().await?;
+            report.notes.extend(notes);
             return Ok(Restored { from: version.timestamp, saved: SyncReport::default(), report });
         }
         let version = self.version(&chain, what.version).await?;

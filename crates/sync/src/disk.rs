@@ -17,7 +17,7 @@ mod walk;
 pub use apply::Refused;
 pub use collect::{Opened, SMALL};
 pub use local::LocalWorkspace;
-pub use put::{Incoming, Placed};
+pub use put::{Incoming, Placed, Placer};
 pub use scan::{ScanAsk, ScanReport};
 pub use state::Base;
 
@@ -33,7 +33,10 @@ use std::{
     io,
     os::unix::ffi::OsStrExt,
     path::Path,
-    sync::{Arc, Mutex, MutexGuard, PoisonError, atomic::AtomicU64},
+    sync::{
+        Arc, Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicBool, AtomicU64},
+    },
 };
 
 /// `openat2` asks to try again when something moved while it looked.
@@ -49,6 +52,8 @@ pub struct Disk {
     memory: Mutex<Memory>,
     /// Numbers for files that wait until they are whole.
     staged: AtomicU64,
+    /// Files were written since the last agreement, perhaps by a guest that died.
+    placed: AtomicBool,
 }
 
 #[derive(Debug, Default)]
@@ -69,8 +74,8 @@ impl Disk {
     }
 
     pub fn new(root: OwnedFd, owner: Option<(u32, u32)>) -> Disk {
-        let (memory, staged) = (Mutex::default(), AtomicU64::new(0));
-        Disk { root, owner, limits: Limits::default(), memory, staged }
+        let (memory, staged, placed) = (Mutex::default(), AtomicU64::new(0), AtomicBool::new(true));
+        Disk { root, owner, limits: Limits::default(), memory, staged, placed }
     }
 
     /// S9: one sync of a workspace at a time. None where somebody has the lock.

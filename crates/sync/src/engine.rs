@@ -43,6 +43,8 @@ impl fmt::Debug for Engine<'_> {
 /// How often somebody else may be faster, and how often files may change under our eyes.
 const MAX_LOST: u32 = 30;
 const MAX_DISTURBED: u32 = 4;
+const MAX_VOID: u32 = 5;
+const MAX_PASSED: u32 = 3;
 const PAUSE: Duration = Duration::from_millis(20);
 
 impl<'a> Engine<'a> {
@@ -72,9 +74,16 @@ impl<'a> Engine<'a> {
     pub async fn sync(&self) -> Result<SyncReport> {
         let started = tokio::time::Instant::now();
         let mut round = Round::new(self.ask());
-        let (mut lost, mut disturbed) = (0, 0);
+        let (mut lost, mut disturbed, mut void) = (0, 0, 0);
         loop {
-            match self.round(&mut round).await? {
+            let done = match self.round(&mut round).await {
+                // A prune passed by: what it left is looked at anew.
+                Err(error) if error.kind() == seawall_api::ErrorKind::NotFound && lost < MAX_PASSED => {
+                    Done::Lost
+                }
+                done => done?,
+            };
+            match done {
                 Done::Synced => break,
                 Done::Lost => {
                     lost += 1;
@@ -90,7 +99,12 @@ impl<'a> Engine<'a> {
                         return Err(round.too_busy());
                     }
                 }
-                Done::Void => {}
+                Done::Void => {
+                    void += 1;
+                    if void > MAX_VOID {
+                        return Err(never_ends());
+                    }
+                }
             }
         }
         let mut report = round.report;
@@ -98,13 +112,20 @@ impl<'a> Engine<'a> {
         Ok(report)
     }
 
-    /// What a sync would do. Changes nothing, neither here nor there.
+    /// What a sync would do. Changes nothing, neither here nor there, but that a commit whose sync died is settled.
     pub async fn dry_run(&self) -> Result<DryRun> {
         let mut round = Round::new(self.ask());
-        loop {
+        for _ in 0..MAX_VOID {
             if let Some(plan) = self.plan(&mut round).await? {
                 return Ok(plan.into_dry_run(&round));
             }
         }
+        Err(never_ends())
     }
+}
+
+/// A sandbox that tells of another base each time.
+fn never_ends() -> Error {
+    let why = "the sandbox tells of something else each time it is asked what it has";
+    Error::new(seawall_api::ErrorKind::Protocol, why).during("syncing")
 }

@@ -19,14 +19,14 @@ pub const VERSION: &str = "1.0";
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CommitRef {
     pub seq: u64,
-    /// Of the lease that decided, where the store could not.
-    #[serde(default, skip_serializing_if = "is_zero_offset")]
-    pub epoch: u64,
     pub id: String,
     /// Unix milliseconds; the name of the version's folder.
     pub timestamp: i64,
     /// [`Tree::digest`] of what was agreed on.
     pub tree: Strong,
+    /// The last record that was seen behind it, which is no version.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub seen: Option<u64>,
     /// The workspace had all that it pushed, and perhaps not yet all that the version has.
     #[serde(default, skip_serializing_if = "is_false")]
     pub partial: bool,
@@ -38,6 +38,8 @@ pub struct StateFile {
     pub last_synced_at: i64,
     /// None: never synced, or written by somebody else.
     pub commit: Option<CommitRef>,
+    /// A version's manifest whose bodies are in packs; without it they lie beside it (S14).
+    pub packed: bool,
     pub tree: Tree,
 }
 
@@ -84,6 +86,8 @@ struct Document<P> {
     /// Objects, relative to the prefix, that entries name by their number here.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     packs: Vec<Arc<str>>,
+    #[serde(default, skip_serializing_if = "is_false")]
+    packed: bool,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     commit: Option<CommitRef>,
 }
@@ -172,6 +176,7 @@ impl StateFile {
             directories: Vec::new(),
             raw: Raw::default(),
             packs: Vec::new(),
+            packed: self.packed,
             commit: self.commit.clone(),
         };
         for (path, node) in self.tree.iter() {
@@ -263,7 +268,8 @@ impl Document<String> {
         reader.take(self.files, self.links, self.directories)?;
         reader.take(self.raw.files, self.raw.links, self.raw.directories)?;
         let tree = reader.finish()?;
-        Ok(StateFile { last_synced_at: self.last_synced_at, commit: self.commit, tree })
+        let (last_synced_at, commit, packed) = (self.last_synced_at, self.commit, self.packed);
+        Ok(StateFile { last_synced_at, commit, packed, tree })
     }
 }
 

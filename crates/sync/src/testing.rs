@@ -8,9 +8,10 @@ pub use workspace::FaultyWorkspace;
 
 use crate::{
     Error, Result,
-    versions::{Clock, Ids, Pass, Turnstile},
+    versions::{Clock, Ids, Turnstile},
 };
 use async_trait::async_trait;
+use std::collections::HashMap;
 use std::sync::{
     Arc, Mutex, PoisonError,
     atomic::{AtomicI64, AtomicU64, Ordering},
@@ -125,40 +126,14 @@ impl Ids for CountedIds {
     }
 }
 
-/// A lease in memory. It can be taken away from whoever holds it, as time does.
+/// A database in memory that lets the first through.
 #[derive(Debug, Default)]
-pub struct MemoryTurnstile(Arc<AtomicU64>);
-
-impl MemoryTurnstile {
-    /// Whoever holds it slept past its end.
-    pub fn expire(&self) {
-        self.0.fetch_add(1, Ordering::SeqCst);
-    }
-}
-
-struct MemoryPass {
-    epoch: u64,
-    newest: Arc<AtomicU64>,
-}
+pub struct MemoryTurnstile(Mutex<HashMap<String, String>>);
 
 #[async_trait]
 impl Turnstile for MemoryTurnstile {
-    /// Whoever comes takes it: the harshest lease there is.
-    async fn enter(&self, _: &str) -> Result<Box<dyn Pass>> {
-        let epoch = self.0.fetch_add(1, Ordering::SeqCst) + 1;
-        Ok(Box::new(MemoryPass { epoch, newest: self.0.clone() }))
+    async fn admit(&self, name: &str, who: &str) -> Result<bool> {
+        let mut admitted = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        Ok(admitted.entry(name.to_owned()).or_insert_with(|| who.to_owned()) == who)
     }
-}
-
-#[async_trait]
-impl Pass for MemoryPass {
-    fn epoch(&self) -> u64 {
-        self.epoch
-    }
-
-    async fn holds(&self) -> Result<bool> {
-        Ok(self.newest.load(Ordering::SeqCst) == self.epoch)
-    }
-
-    async fn leave(self: Box<Self>) {}
 }

@@ -22,7 +22,6 @@ pub use commit::Committed;
 pub use history::VersionInfo;
 pub use manifest::{Memory, NoMemory};
 pub use prune::{Keep, Pruned};
-pub(crate) use record::Key;
 pub use record::{Body, Record, VersionRecord, What};
 pub use verify::{Damage, Verified};
 pub(crate) use {prune::condemned, verify::quarantined};
@@ -35,6 +34,7 @@ use crate::{
 };
 use async_trait::async_trait;
 use futures::{StreamExt, TryStreamExt};
+use seawall_api::ErrorKind;
 use std::{
     fmt,
     sync::{Arc, OnceLock},
@@ -45,19 +45,11 @@ pub(crate) const PACKS: &str = ".packs/";
 /// A record is small, but for one that condemns very many packs.
 const MAX_RECORD: u64 = 64 << 20;
 
-/// A right that a database gives to one holder at a time, for stores that cannot refuse a second create.
+/// A database that lets one through, for stores that cannot refuse a second create.
 #[async_trait]
 pub trait Turnstile: Send + Sync {
-    /// Waits for the right to a name. The number is larger than that of any holder before.
-    async fn enter(&self, name: &str) -> Result<Box<dyn Pass>>;
-}
-
-#[async_trait]
-pub trait Pass: Send + Sync {
-    fn epoch(&self) -> u64;
-    /// Whether it still holds, asked of the database.
-    async fn holds(&self) -> Result<bool>;
-    async fn leave(self: Box<Self>);
+    /// Whether `who` is the one for this name. The first who asks is, and stays it.
+    async fn admit(&self, name: &str, who: &str) -> Result<bool>;
 }
 
 /// Milliseconds since 1970.
@@ -104,8 +96,6 @@ impl fmt::Debug for Versions {
 pub struct Head {
     /// The number of the last record; 0 where there is none.
     pub seq: u64,
-    /// Of the lease that decided on it; 0 where the store did.
-    pub epoch: u64,
     pub id: String,
     /// The newest version: its record.
     pub version: Option<VersionRecord>,
@@ -126,12 +116,12 @@ pub struct News {
     /// How many records are behind it.
     pub records: usize,
     /// The last record; none where it has to be looked for.
-    last: Option<Key>,
+    last: Option<u64>,
 }
 
 impl Head {
     pub(crate) fn of(last: &Record, version: Option<VersionRecord>) -> Head {
-        Head { seq: last.seq, epoch: last.epoch, id: last.id.clone(), version }
+        Head { seq: last.seq, id: last.id.clone(), version }
     }
 }
 
@@ -165,28 +155,20 @@ impl Versions {
         self.bucket.place()
     }
 
-    /// The keys of the records from a number on, the winner of each number, sorted.
-    pub(crate) async fn keys_from(&self, seq: u64) -> Result<Vec<Key>> {
-        let after = record::last_key(seq.saturating_sub(1));
+    /// The numbers of the records from one on, sorted.
+    pub(crate) async fn numbers_from(&self, seq: u64) -> Result<Vec<u64>> {
+        let after = record::key(seq.saturating_sub(1));
         let after = (seq > 1).then_some(after.as_str());
         let listed = retry("looking for the newest version", || self.bucket.list(COMMITS, after)).await?;
-        let mut keys: Vec<Key> = Vec::new();
-        for object in listed {
-            let Some(key) = Key::parse(&object.key).filter(|key| key.seq >= seq) else { continue };
-            match keys.last_mut() {
-                // Sorted by epoch within a number, and the highest epoch wins.
-                Some(last) if last.seq == key.seq => *last = key,
-                _ => keys.push(key),
-            }
-        }
-        Ok(keys)
+        let numbers = listed.iter().filter_map(|object| record::parse_key(&object.key));
+        Ok(numbers.filter(|number| *number >= seq).collect())
     }
 
-    pub(crate) async fn record(&self, key: &Key) -> Result<Record> {
-        let name = key.to_string();
+    pub(crate) async fn record(&self, seq: u64) -> Result<Record> {
+        let name = record::key(seq);
         let body =
             retry("reading a version's record", || bucket::read(&*self.bucket, &name, MAX_RECORD)).await?;
-        let record = Record::parse(&body, key.epoch).and_then(|record| match record.seq == key.seq {
+        let record = Record::parse(&body).and_then(|record| match record.seq == seq {
             true => Ok(record),
             false => Err(format!("it says that it is number {}", record.seq)),
         });
@@ -199,37 +181,66 @@ impl Versions {
     }
 
     pub async fn head(&self) -> Result<Head> {
-        match self.keys_from(0).await?.last() {
-            Some(key) => self.head_at(self.record(key).await?).await,
+        match self.numbers_from(0).await?.last() {
+            Some(last) => self.head_at(self.record(*last).await?).await,
             None => legacy::head(self).await,
         }
     }
 
     /// What came since a workspace agreed on a version: one list where nothing did.
     pub async fn news(&self, base: Option<&CommitRef>) -> Result<News> {
-        let keys = self.keys_from(base.map_or(0, |base| base.seq)).await?;
-        let last = keys.last().copied();
-        let Some(base) = base else { return Ok(News { base: BaseIs::Void, records: keys.len(), last }) };
-        if base.seq == 0 {
-            let is_head =
-                last.is_none() && legacy::head(self).await?.version.is_some_and(|head| head.id == base.id);
-            let base = if is_head { BaseIs::Head } else { BaseIs::Older };
-            return Ok(News { base, records: keys.len(), last });
+        let Some(base) = base else {
+            let numbers = self.numbers_from(0).await?;
+            return Ok(News { base: BaseIs::Void, records: numbers.len(), last: numbers.last().copied() });
+        };
+        let known = base.seen.unwrap_or(base.seq);
+        let numbers = self.numbers_from(known).await?;
+        let last = numbers.last().copied();
+        if known == 0 {
+            let is = self.older_base(base, last.is_none()).await?;
+            return Ok(News { base: is, records: numbers.len(), last });
         }
-        let known = Key { seq: base.seq, epoch: base.epoch };
-        let base = match keys.first() {
-            Some(first) if *first == known && keys.len() == 1 => BaseIs::Head,
+        let is = match numbers.first() {
+            Some(first) if *first == known && numbers.len() == 1 => BaseIs::Head,
             Some(first) if *first == known => BaseIs::Older,
             _ => BaseIs::Void,
         };
-        Ok(News { base, records: keys.len().saturating_sub(1), last })
+        Ok(News { base: is, records: numbers.len().saturating_sub(1), last })
     }
 
-    /// The end of the chain that the news tell of.
-    pub(crate) async fn head_of(&self, news: &News) -> Result<Head> {
-        match &news.last {
-            Some(key) => self.head_at(self.record(key).await?).await,
-            None => self.head().await,
+    /// What a base of the older layout is: its folder has to be there, as it was.
+    async fn older_base(&self, base: &CommitRef, is_last: bool) -> Result<BaseIs> {
+        let found = legacy::find(self, base.timestamp).await?;
+        if found.is_none_or(|version| version.tree != base.tree) {
+            return Ok(BaseIs::Void);
+        }
+        let is_head =
+            is_last && legacy::head(self).await?.version.is_some_and(|head| head.timestamp == base.timestamp);
+        Ok(if is_head { BaseIs::Head } else { BaseIs::Older })
+    }
+
+    /// The end of the chain that the news tell of. The record of a workspace's own last commit may be remembered.
+    pub(crate) async fn head_of(&self, news: &News, base: Option<&CommitRef>) -> Result<Head> {
+        let Some(last) = news.last else { return self.head().await };
+        if let Some(base) = base.filter(|base| news.base == BaseIs::Head && base.seen.is_none())
+            && let Some(known) = self.memory.record(&self.bucket.place(), &record::key(last)).await
+            && let Ok(record) = Record::parse(&known)
+            && record.id == base.id
+        {
+            return self.head_at(record).await;
+        }
+        self.head_at(self.record(last).await?).await
+    }
+
+    /// Whether a base that is not the newest is one of this chain, and not of another one in its place.
+    pub(crate) async fn knows(&self, base: &CommitRef) -> Result<bool> {
+        if base.seq == 0 {
+            return Ok(true);
+        }
+        match self.record(base.seq).await {
+            Ok(record) => Ok(record.id == base.id),
+            Err(error) if error.kind() == ErrorKind::NotFound => Ok(false),
+            Err(error) => Err(error),
         }
     }
 
@@ -240,10 +251,7 @@ impl Versions {
                 legacy::head(self).await?.version
             }
             What::Condemned { newest: Some(newest), .. } | What::Quarantined { newest: Some(newest), .. } => {
-                let keys = self.keys_from(*newest).await?;
-                let key = keys.first().filter(|key| key.seq == *newest);
-                let key = key.ok_or_else(|| Error::invalid(format!("record {newest} is gone")))?;
-                self.record(key).await?.version().cloned()
+                self.record(*newest).await?.version().cloned()
             }
         };
         Ok(Head::of(&last, version))
@@ -251,17 +259,19 @@ impl Versions {
 
     /// A commit of which only number and name are known: as it is in the chain, where it is.
     pub(crate) async fn committed(&self, pending: &CommitRef) -> Result<Option<CommitRef>> {
-        let keys = self.keys_from(pending.seq).await?;
-        let Some(key) = keys.first().filter(|key| key.seq == pending.seq) else { return Ok(None) };
-        let record = self.record(key).await?;
+        let record = match self.record(pending.seq).await {
+            Ok(record) => record,
+            Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
+            Err(error) => return Err(error),
+        };
         let version = record.version().filter(|version| version.id == pending.id);
         Ok(version.map(VersionRecord::commit_ref))
     }
 
     /// Every record behind a number, oldest first.
     pub async fn records_after(&self, seq: u64) -> Result<Vec<Record>> {
-        let keys = self.keys_from(seq + 1).await?;
-        let reads = keys.into_iter().map(|key| async move { self.record(&key).await });
+        let numbers = self.numbers_from(seq + 1).await?;
+        let reads = numbers.into_iter().map(|number| self.record(number));
         futures::stream::iter(reads).buffered(16).try_collect().await
     }
 }

@@ -21,7 +21,7 @@ use seawall_sync::{
 use serde::Deserialize;
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
-use values::{OLDER, VERSION_1, records};
+use values::{OLDER, PARTIAL, VERSION_1, records};
 
 fn parse(json: &[u8]) -> Result<StateFile, StateError> {
     StateFile::parse(json, &Limits::default())
@@ -39,6 +39,13 @@ fn s1_version_1_is_read_and_written_as_it_is() {
     assert_eq!(parse(VERSION_1).unwrap(), values::version_1());
     let written = values::version_1().to_json();
     assert_eq!(String::from_utf8(written).unwrap(), std::str::from_utf8(VERSION_1).unwrap());
+}
+
+#[test]
+fn a_partial_agreement_is_read_and_written_as_it_is() {
+    assert_eq!(parse(PARTIAL).unwrap(), values::partial());
+    let written = values::partial().to_json();
+    assert_eq!(String::from_utf8(written).unwrap(), std::str::from_utf8(PARTIAL).unwrap());
 }
 
 #[test]
@@ -64,7 +71,6 @@ fn the_fixture_has_every_field_that_we_add() {
         "packs",
         "commit",
         "seq",
-        "epoch",
         "id",
         "timestamp",
         "tree",
@@ -77,19 +83,9 @@ fn the_fixture_has_every_field_that_we_add() {
 #[test]
 fn records_are_read_and_written_as_they_are() {
     for (name, frozen, expected) in records() {
-        assert_eq!(Record::parse(frozen, expected.epoch).unwrap(), expected, "{name}");
+        assert_eq!(Record::parse(frozen).unwrap(), expected, "{name}");
         let written = expected.to_json();
         assert_eq!(String::from_utf8(written).unwrap(), std::str::from_utf8(frozen).unwrap(), "{name}");
-    }
-}
-
-#[test]
-fn the_epoch_of_a_record_stands_in_its_key_alone() {
-    for (name, frozen, _) in records() {
-        let record = Record::parse(frozen, 5).unwrap();
-        assert_eq!(record.epoch, 5, "{name}");
-        assert!(record.version().is_none_or(|version| version.epoch == 5), "{name}");
-        assert_eq!(record.to_json(), frozen, "{name}");
     }
 }
 
@@ -117,7 +113,7 @@ fn fields_that_nobody_knows_yet_are_passed_over() {
     assert_eq!(parse(&older).unwrap(), values::older());
     assert_eq!(parse(&newer).unwrap(), values::version_1());
     for (name, frozen, expected) in records() {
-        assert_eq!(Record::parse(&with_unknown_fields(frozen), expected.epoch).unwrap(), expected, "{name}");
+        assert_eq!(Record::parse(&with_unknown_fields(frozen)).unwrap(), expected, "{name}");
     }
 }
 
@@ -179,17 +175,17 @@ fn a_record_of_another_version_or_kind_is_an_error() {
     for (name, frozen, _) in records() {
         let text = std::str::from_utf8(frozen).unwrap();
         let later = text.replacen("\"1.0\"", "\"2.0\"", 1);
-        let told = Record::parse(later.as_bytes(), 0).unwrap_err();
+        let told = Record::parse(later.as_bytes()).unwrap_err();
         assert!(told.contains("2.0"), "{name}: {told}");
         // Who does not know what was decided must not go on as if nothing was.
         let unknown = text.replacen("\"kind\":\"", "\"kind\":\"un", 1);
-        assert!(Record::parse(unknown.as_bytes(), 0).is_err(), "{name}");
+        assert!(Record::parse(unknown.as_bytes()).is_err(), "{name}");
     }
 }
 
 #[test]
 fn s3_a_file_that_was_cut_anywhere_is_an_error() {
-    for whole in [OLDER, VERSION_1] {
+    for whole in [OLDER, VERSION_1, PARTIAL] {
         assert!(parse(whole).is_ok());
         for length in 0..whole.len() {
             let cut = parse(&whole[..length]);
@@ -198,7 +194,7 @@ fn s3_a_file_that_was_cut_anywhere_is_an_error() {
     }
     for (name, frozen, _) in records() {
         for length in 0..frozen.len() {
-            assert!(Record::parse(&frozen[..length], 0).is_err(), "{name} at {length}");
+            assert!(Record::parse(&frozen[..length]).is_err(), "{name} at {length}");
         }
     }
 }

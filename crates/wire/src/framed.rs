@@ -117,6 +117,12 @@ impl<W: AsyncWrite + Unpin> FrameWriter<W> {
         self.flush().await
     }
 
+    /// To be sent with what comes next, or by [`FrameWriter::flush`]. The bytes that wait.
+    pub fn queue(&mut self, kind: Kind, body: &[u8]) -> usize {
+        self.put(kind, body);
+        self.pending.len()
+    }
+
     fn put(&mut self, kind: Kind, body: &[u8]) {
         self.pending.reserve(HEADER + body.len());
         self.pending.extend_from_slice(&frame::header(kind, body.len()));

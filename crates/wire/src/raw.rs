@@ -16,6 +16,9 @@ use tokio::io::{AsyncRead, AsyncWrite};
 type Reader = FrameReader<Box<dyn AsyncRead + Send + Unpin>>;
 type Writer = FrameWriter<Box<dyn AsyncWrite + Send + Unpin>>;
 
+/// So much waits before it is sent.
+const QUEUE: usize = 128 << 10;
+
 /// Frames both ways.
 pub struct RawStream {
     reader: Reader,
@@ -61,6 +64,14 @@ impl RawStream {
 
     pub async fn send(&mut self, frame: &Frame) -> Result<()> {
         in_time(self.writer.send(frame)).await
+    }
+
+    /// A frame that may wait for others, so that many small ones are one. The caller keeps it within the limit.
+    pub async fn queue(&mut self, kind: Kind, body: &[u8]) -> Result<()> {
+        match self.writer.queue(kind, body) >= QUEUE {
+            true => in_time(self.writer.flush()).await,
+            false => Ok(()),
+        }
     }
 
     /// Bytes as data frames.

@@ -44,7 +44,10 @@ pub async fn restore(app: &App, args: &RestoreArgs) -> Result<i32> {
         Some(reference) => Some(workspace(app, reference).await?),
         None => None,
     };
-    let path = args.path.as_deref().map(|path| FileName::from(path.trim_start_matches("/work/")));
+    let path = args
+        .path
+        .as_deref()
+        .map(|path| FileName::from(path.trim_start_matches("/work/").trim_end_matches('/')));
     let wanted = Restore { version: args.version, path, from };
     let bar = Arc::new(Bar::new());
     let restored = workspaces::open(app).await?.restore(info.id, &wanted, bar.clone()).await;
@@ -54,7 +57,9 @@ pub async fn restore(app: &App, args: &RestoreArgs) -> Result<i32> {
         output::json(&restored)?;
         return Ok(0);
     }
-    report(app, info.id, &restored.saved)?;
+    if from.is_none() {
+        report(app, info.id, &restored.saved)?;
+    }
     output::line(format!("restored from version {}", restored.from))?;
     report(app, info.id, &restored.report)?;
     Ok(0)

@@ -99,7 +99,7 @@ fn summary(report: &SyncReport) -> String {
     let mut parts = vec![
         format!("{} downloaded", stats.files_downloaded),
         format!("{} uploaded", stats.files_uploaded),
-        format!("{} deleted", stats.files_deleted),
+        format!("{} deleted", stats.files_deleted + stats.files_deleted_remotely),
         format!("{} skipped", stats.files_skipped),
         format!("{} bytes", stats.bytes_transferred),
         format!("{} ms", stats.duration_ms),

@@ -37,7 +37,8 @@ impl SyncSettings {
     pub fn bucket(&self, data: &Path) -> String {
         match &self.bucket {
             Some(bucket) => bucket.clone(),
-            None => format!("file://{}", data.join("bucket").display()),
+            // A plain path: an address would have to be escaped.
+            None => data.join("bucket").display().to_string(),
         }
     }
 }

@@ -41,7 +41,10 @@ const HOMES: [(&str, &[&str]); 14] = [
     ("indicatif", &["seawall-cli"]),
     ("libc", &["seawall-guest", "seawall-jail"]),
     ("blake3", &["seawall-providers", "seawall-jail", "seawall-sync"]),
-    ("libtest-mimic", &["seawall-providers (dev)", "seawall-stores (dev)", "seawall-jail (dev)"]),
+    (
+        "libtest-mimic",
+        &["seawall-providers (dev)", "seawall-stores (dev)", "seawall-jail (dev)", "seawall-sync (dev)"],
+    ),
     ("bollard", &["seawall-providers"]),
     ("kube", &["seawall-providers"]),
     ("sqlx", &["seawall-stores"]),

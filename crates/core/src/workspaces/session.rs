@@ -3,12 +3,11 @@
 //! The guest is hostile territory: every entry that it tells is checked, and what it may make us remember is bounded.
 
 use async_trait::async_trait;
-use bytes::Bytes;
 use futures::{StreamExt, stream};
 use seawall_api::{
     ErrorKind,
     files::{FileName, FileRef, ReadFile, Root},
-    frame::{Frame, Kind},
+    frame::{DATA_CHUNK, Frame, Kind},
     message::Request,
 };
 use seawall_sync::{
@@ -25,11 +24,22 @@ use seawall_sync::{
     workspace::{Agree, Piece, Pieces, Put, Workspace},
 };
 use seawall_wire::{Guest, RawStream};
-use std::{collections::BTreeSet, fmt, time::Duration};
+use std::{
+    collections::BTreeSet,
+    fmt,
+    sync::atomic::{AtomicUsize, Ordering},
+    time::Duration,
+};
 use tokio::sync::{Mutex, mpsc};
 
 /// The largest state file that is read from a sandbox.
-const MAX_STATE: u64 = 2 << 30;
+const MAX_STATE: u64 = 512 << 20;
+/// What names and texts of one scan may take.
+const MAX_TOLD: usize = 1 << 30;
+/// How long a sandbox may take for one step, whatever it has.
+const PATIENCE: Duration = Duration::from_secs(1800);
+/// More steps than a sync has.
+const MAX_REFUSED: usize = 4_000_000;
 /// What names of files may take in one request.
 const MAX_NAMES: usize = 512 << 10;
 
@@ -37,6 +47,8 @@ const MAX_NAMES: usize = 512 << 10;
 pub struct Session {
     guest: Guest,
     stream: Mutex<RawStream>,
+    /// Of the names and texts that the present scan told.
+    told: AtomicUsize,
     number: u64,
     limits: Limits,
 }
@@ -50,12 +62,21 @@ impl fmt::Debug for Session {
 impl Session {
     pub async fn open(guest: Guest, wait: Duration, limits: Limits) -> Result<Session> {
         let (stream, opened) = guest.open_sync(wait).await.map_err(|error| failed(&error))?;
-        Ok(Session { guest, stream: Mutex::new(stream), number: opened.session, limits })
+        let (stream, told) = (Mutex::new(stream), AtomicUsize::new(0));
+        Ok(Session { guest, stream, told, number: opened.session, limits })
     }
 }
 
 fn failed(error: &seawall_wire::Error) -> Error {
     Error::new(error.kind(), error.to_string())
+}
+
+/// The next frame of a sandbox that may be busy, but not for ever.
+async fn soon(stream: &mut RawStream) -> Result<Frame> {
+    match tokio::time::timeout(PATIENCE, stream.next()).await {
+        Ok(frame) => frame.map_err(|error| failed(&error)),
+        Err(_) => Err(Error::new(ErrorKind::Timeout, "the sandbox does not answer")),
+    }
 }
 
 fn protocol(what: impl Into<String>) -> Error {
@@ -72,8 +93,13 @@ impl Workspace for Session {
         let mut stream = self.stream.lock().await;
         stream.message(Kind::Control, &Call::Scan(ask)).await.map_err(|error| failed(&error))?;
         let mut report = ScanReport::default();
+        self.told.store(0, Ordering::Relaxed);
         loop {
-            let frame = stream.next().await.map_err(|error| failed(&error))?;
+            let frame = soon(&mut stream).await?;
+            let told = self.told.fetch_add(frame.body.len(), Ordering::Relaxed) + frame.body.len();
+            if told > MAX_TOLD {
+                return Err(Error::new(ErrorKind::TooLarge, "the workspace has too many names to sync"));
+            }
             match frame.kind {
                 Kind::Event => self.take_part(&mut report, items(&frame)?)?,
                 Kind::Reply => return finish(report, decode(&frame)?),
@@ -162,7 +188,7 @@ impl Session {
             stream.send(&Frame::empty(Kind::End)).await
         };
         sent.await.map_err(|error| failed(&error))?;
-        let frame = stream.next().await.map_err(|error| failed(&error).during("agreeing"))?;
+        let frame = soon(&mut stream).await.map_err(|error| error.during("agreeing"))?;
         match frame.kind {
             Kind::Reply => Ok(()),
             _ => Err(unexpected(&frame, "instead of an agreement")),
@@ -294,10 +320,20 @@ fn collected(guest: Guest, session: u64, first: usize, files: Vec<FileName>) -> 
 async fn feed(stream: &mut RawStream, mut files: mpsc::Receiver<Put>) -> Result<(), seawall_wire::Error> {
     while let Some(put) = files.recv().await {
         match put {
-            Put::Begin(path, node) => tell(stream, std::iter::once(Item::Entry(path, node))).await?,
-            Put::Data(bytes) => stream.data(&bytes).await?,
-            Put::End => stream.send(&Frame::new(Kind::End, Bytes::from_static(&[WHOLE]))).await?,
-            Put::Abort => stream.send(&Frame::new(Kind::End, Bytes::from_static(&[ABORT]))).await?,
+            Put::Begin(path, node) => {
+                let mut encoder = Encoder::default();
+                let full = encoder.add(&Item::Entry(path, node));
+                if let Some(entry) = full.or_else(|| encoder.finish()) {
+                    stream.queue(Kind::Event, &entry).await?;
+                }
+            }
+            Put::Data(bytes) => {
+                for chunk in bytes.chunks(DATA_CHUNK) {
+                    stream.queue(Kind::Data, chunk).await?;
+                }
+            }
+            Put::End => stream.queue(Kind::End, &[WHOLE]).await?,
+            Put::Abort => stream.queue(Kind::End, &[ABORT]).await?,
         }
     }
     stream.send(&Frame::empty(Kind::Control)).await
@@ -307,8 +343,13 @@ async fn feed(stream: &mut RawStream, mut files: mpsc::Receiver<Put>) -> Result<
 async fn refusals(stream: &mut RawStream, patient: bool) -> Result<Vec<Refused>> {
     let mut all: Vec<Refused> = Vec::new();
     loop {
-        let frame = if patient { stream.next().await } else { stream.next_soon().await };
-        let frame = frame.map_err(|error| failed(&error))?;
+        let frame = match patient {
+            true => soon(stream).await?,
+            false => stream.next_soon().await.map_err(|error| failed(&error))?,
+        };
+        if all.len() > MAX_REFUSED {
+            return Err(protocol("more refusals than steps"));
+        }
         match frame.kind {
             Kind::Event => {
                 for item in items(&frame)? {

@@ -11,7 +11,7 @@ use seawall_api::{
     frame::{self, HEADER, Kind, MAX_BODY},
 };
 use seawall_sync::{
-    disk::{Disk, SMALL},
+    disk::{Disk, Placer, SMALL},
     protocol::{
         ABORT, CHANGED, WHOLE,
         codec::{self, Encoder, Item},
@@ -89,6 +89,10 @@ pub fn put(disk: &Disk, mut stream: UnixStream) -> Result<()> {
     say(&mut stream, Kind::Reply, &())?;
     let mut reader = BufReader::with_capacity(BUFFER, stream.try_clone()?);
     let (mut refused, mut changes) = (Vec::new(), Vec::new());
+    let mut placer = match disk.placer() {
+        Ok(placer) => placer,
+        Err(errno) => return say(&mut stream, Kind::Fault, &from_errno("the workspace", errno)),
+    };
     let mut buffer = vec![0u8; BUFFER];
     let taken = loop {
         let (kind, len) = next(&mut reader)?;
@@ -98,7 +102,7 @@ pub fn put(disk: &Disk, mut stream: UnixStream) -> Result<()> {
                 let mut message = vec![0; len];
                 reader.read_exact(&mut message)?;
                 let (path, node) = head(&message)?;
-                match take_one(disk, &path, &node, &mut reader, &mut buffer)? {
+                match take_one(&mut placer, &path, &node, &mut reader, &mut buffer)? {
                     Ok(Some(Ok(seen))) => changes.push((seen.0, Some(seen.1))),
                     Ok(Some(Err(why))) => refused.push(why),
                     Ok(None) => {}
@@ -152,13 +156,13 @@ type Taken = Result<Option<Result<seawall_sync::disk::Placed, seawall_sync::disk
 
 /// The outer error is the connection's, the inner one the file's; none where the host took it back.
 fn take_one(
-    disk: &Disk,
+    placer: &mut Placer<'_>,
     path: &FileName,
     node: &Node,
     reader: &mut impl Read,
     buffer: &mut [u8],
 ) -> Result<Taken> {
-    let mut incoming = match disk.incoming() {
+    let mut incoming = match placer.incoming() {
         Ok(incoming) => incoming,
         Err(errno) => return Ok(Err(errno)),
     };

@@ -14,6 +14,8 @@ pub enum Verdict {
     Local,
     Remote,
     Conflict,
+    /// The local one is on its way from the base to the remote one: a pull died.
+    Finish,
 }
 
 /// The outermost `.git` that a path is or is in.
@@ -52,12 +54,29 @@ fn verdict(sides: &Sides<'_>, unit: &FileName) -> Option<Verdict> {
     if is_same(unit, sides.local, sides.remote) || !changed(sides.local) || !changed(sides.remote) {
         return None;
     }
+    if !has_own_work(sides, unit) {
+        return Some(Verdict::Finish);
+    }
     match (sides.local.get(unit), sides.remote.get(unit)) {
         (Some(_), Some(_)) => Some(Verdict::Conflict),
         (Some(_), None) => Some(Verdict::Local),
         (None, Some(_)) => Some(Verdict::Remote),
         (None, None) => None,
     }
+}
+
+/// Whether anything in it is neither as the base nor as the remote has it.
+fn has_own_work(sides: &Sides<'_>, unit: &FileName) -> bool {
+    let Sides { base, local, remote } = sides;
+    let is = |one: Option<&Node>, other: Option<&Node>| match (one, other) {
+        (Some(one), Some(other)) => one.same_content(other) && one.same_mode(other),
+        (one, other) => one.is_none() && other.is_none(),
+    };
+    let all = [Some(*local), Some(*remote), *base].into_iter().flatten();
+    all.flat_map(|tree| parts(unit, tree)).any(|(path, _)| {
+        let here = local.get(path);
+        !is(here, remote.get(path)) && !is(here, base.and_then(|base| base.get(path)))
+    })
 }
 
 /// The unit itself and what is beneath it.
@@ -85,6 +104,7 @@ impl Merger<'_> {
                 self.notes.push(super::Note::Restored { path: unit.clone() });
                 self.want_unit(unit, remote, Side::Remote);
             }
+            Verdict::Finish => self.want_unit(unit, remote, Side::Remote),
             Verdict::Conflict => {
                 self.want_unit(unit, remote, Side::Remote);
                 // The whole local one, also what did not change in it.

@@ -191,11 +191,17 @@ impl Disk {
             rustix::fs::chownat(&staging, &*name, Some(uid), Some(gid), AtFlags::SYMLINK_NOFOLLOW)?;
         }
         rustix::fs::utimensat(&staging, &*name, &times(*mtime), AtFlags::SYMLINK_NOFOLLOW)?;
-        if let Err(refused) = self.put_in_place(&staging, &name, path)? {
+        let (dir, last) = match self.parent(path.as_bytes()) {
+            Ok(parent) => parent,
+            Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP) => {
+                return refused(path, "the directory above it changed");
+            }
+            Err(errno) => return Err(errno),
+        };
+        if let Err(refused) = self.put_in_place(&staging, &name, &dir, path)? {
             let _ = rustix::fs::unlinkat(&staging, &*name, AtFlags::empty());
             return Ok(Err(refused));
         }
-        let (dir, last) = self.parent(path.as_bytes())?;
         let seen = self.stamp_at(&dir, last)?;
         Ok(Ok(vec![(
             path.clone(),

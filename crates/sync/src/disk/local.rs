@@ -41,10 +41,12 @@ impl Workspace for LocalWorkspace {
 
     async fn put(&self, mut files: mpsc::Receiver<Put>) -> Result<Vec<Refused>> {
         let (mut refused, mut changes) = (Vec::new(), Vec::new());
+        let root = FileName::from(".");
+        let mut placer = self.0.placer().map_err(|errno| from_errno(&root, errno))?;
         while let Some(put) = files.recv().await {
             let Put::Begin(path, node) = put else { continue };
             let fail = |errno| from_errno(&path, errno);
-            let mut incoming = self.0.incoming().map_err(fail)?;
+            let mut incoming = placer.incoming().map_err(fail)?;
             let finished = loop {
                 match files.recv().await {
                     Some(Put::Data(bytes)) => incoming.write(&bytes).map_err(fail)?,

@@ -8,7 +8,7 @@ use crate::{
     path::{STATE_NEXT, STATE_TEMPORARY},
     state::{CommitRef, StateFile},
     sums::Strong,
-    tree::{Delta, Tree},
+    tree::{Delta, Mtime, Node, Tree},
     workspace::Agree,
 };
 use rustix::{
@@ -46,7 +46,10 @@ impl Disk {
         let json = read_up_to(&file, MAX_PENDING).ok()?;
         let document: Document = serde_json::from_slice(&json).ok()?;
         let changed = StateFile::parse(document.changed.get().as_bytes(), &self.limits).ok()?;
-        let delta = Delta { changed: changed.tree.0.into_iter().collect(), removed: document.removed };
+        // Directories that only the reading implied say nothing.
+        let told = |(_, node): &(FileName, Node)| !matches!(node, Node::Dir { mode: None, mtime } if *mtime == Mtime::default());
+        let changed = changed.tree.0.into_iter().filter(told).collect();
+        let delta = Delta { changed, removed: document.removed };
         Some(Pending { commit: document.commit, base: document.base, delta })
     }
 
@@ -57,11 +60,11 @@ impl Disk {
             _ => None,
         };
         let tree: Tree = agree.delta.changed.into_iter().collect();
-        let changed = StateFile { last_synced_at: agree.now, commit: None, tree }.to_json();
+        let changed = StateFile { last_synced_at: agree.now, commit: None, packed: false, tree }.to_json();
         let changed = serde_json::from_slice(&changed)?;
         let document = Document { commit: agree.commit, base, changed, removed: agree.delta.removed };
-        let file = self.write_beside(&serde_json::to_vec(&document)?)?;
-        rustix::fs::fdatasync(&file)?;
+        // A loss of power may undo it: then the base is the one from before, and nothing is lost.
+        self.write_beside(&serde_json::to_vec(&document)?)?;
         Ok(rustix::fs::renameat(self.root(), STATE_TEMPORARY, self.root(), STATE_NEXT)?)
     }
 
@@ -79,7 +82,12 @@ impl Disk {
                 pending.delta.apply(&mut tree);
                 tree.add_parents();
                 let commit = CommitRef { tree: tree.digest(), partial: true, ..commit };
-                return self.write_state(StateFile { last_synced_at: now, commit: Some(commit), tree });
+                return self.write_state(StateFile {
+                    last_synced_at: now,
+                    commit: Some(commit),
+                    packed: false,
+                    tree,
+                });
             }
         }
         self.forget_pending()

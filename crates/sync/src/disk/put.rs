@@ -27,22 +27,50 @@ const DEFAULT_MODE: u32 = 0o644;
 /// A file in its place, as the next scan will know it.
 pub type Placed = (FileName, Seen);
 
-/// A body that is being written.
+/// Takes files into the workspace, one after the other. Neighbours share what is open.
 #[derive(Debug)]
-pub struct Incoming<'a> {
+pub struct Placer<'a> {
     disk: &'a Disk,
     staging: OwnedFd,
+    /// The directory that the last file went to.
+    parent: Option<(Vec<u8>, OwnedFd)>,
+}
+
+/// A body that is being written.
+#[derive(Debug)]
+pub struct Incoming<'a, 'b> {
+    placer: &'b mut Placer<'a>,
     name: OsString,
     fd: Option<OwnedFd>,
     written: u64,
 }
 
-impl Drop for Incoming<'_> {
+impl Drop for Incoming<'_, '_> {
     fn drop(&mut self) {
         if self.fd.is_some() {
             // Best effort; the next sync clears the folder.
-            let _ = rustix::fs::unlinkat(&self.staging, &*self.name, AtFlags::empty());
+            let _ = rustix::fs::unlinkat(&self.placer.staging, &*self.name, AtFlags::empty());
         }
+    }
+}
+
+impl<'a> Placer<'a> {
+    /// A place for a body.
+    pub fn incoming(&mut self) -> Result<Incoming<'a, '_>, Errno> {
+        let name = self.disk.staged_name();
+        let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::TRUNC | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let fd = rustix::fs::openat(&self.staging, &*name, flags, Mode::from_raw_mode(0o600))?;
+        Ok(Incoming { placer: self, name, fd: Some(fd), written: 0 })
+    }
+
+    /// The directory above a path, opened once for neighbours.
+    fn parent(&mut self, path: &FileName) -> Result<&OwnedFd, Errno> {
+        let above = crate::path::parent(path.as_bytes()).unwrap_or(b".");
+        if self.parent.as_ref().is_none_or(|(open, _)| open != above) {
+            let dir = self.disk.open_at(above, OFlags::PATH | OFlags::DIRECTORY)?;
+            self.parent = Some((above.to_vec(), dir));
+        }
+        self.parent.as_ref().map(|(_, dir)| dir).ok_or(Errno::NOENT)
     }
 }
 
@@ -82,12 +110,9 @@ impl Disk {
         OsString::from(format!("{}-{number}", rustix::process::getpid().as_raw_nonzero()))
     }
 
-    /// A place for a body.
-    pub fn incoming(&self) -> Result<Incoming<'_>, Errno> {
-        let (staging, name) = (self.staging()?, self.staged_name());
-        let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::TRUNC | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-        let fd = rustix::fs::openat(&staging, &*name, flags, Mode::from_raw_mode(0o600))?;
-        Ok(Incoming { disk: self, staging, name, fd: Some(fd), written: 0 })
+    pub fn placer(&self) -> Result<Placer<'_>, Errno> {
+        self.placed.store(true, Ordering::Relaxed);
+        Ok(Placer { disk: self, staging: self.staging()?, parent: None })
     }
 
     /// Puts something that waits in the staging folder into its place, if that is as it was scanned.
@@ -95,31 +120,26 @@ impl Disk {
         &self,
         staging: &OwnedFd,
         name: &OsStr,
+        dir: &OwnedFd,
         path: &FileName,
     ) -> Result<Result<(), Refused>, Errno> {
         let refused = |why: &str| Ok(Err(Refused { path: path.clone(), why: why.to_owned() }));
-        let (dir, last) = match self.parent(path.as_bytes()) {
-            Ok(parent) => parent,
-            Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP) => {
-                return refused("the directory above it changed");
-            }
-            Err(errno) => return Err(errno),
-        };
+        let last = OsStr::from_bytes(crate::path::name(path.as_bytes()));
         let seen = self.memory().index.get(path.as_bytes()).map(|seen| seen.stamp);
         let Some(seen) = seen else {
-            return match rustix::fs::renameat_with(staging, name, &dir, last, RenameFlags::NOREPLACE) {
+            return match rustix::fs::renameat_with(staging, name, dir, last, RenameFlags::NOREPLACE) {
                 Ok(()) => Ok(Ok(())),
                 Err(Errno::EXIST) => refused("something appeared there"),
                 Err(errno) => Err(errno),
             };
         };
-        if self.stamp_at(&dir, last)? != Some(seen) {
+        if self.stamp_at(dir, last)? != Some(seen) {
             return refused("it changed since it was scanned");
         }
         // Both at once, so that a change in this very moment is still seen, and undone.
-        rustix::fs::renameat_with(staging, name, &dir, last, RenameFlags::EXCHANGE)?;
+        rustix::fs::renameat_with(staging, name, dir, last, RenameFlags::EXCHANGE)?;
         if self.stamp_at(staging, name)?.is_none_or(|old| !seen.same_but_moved(&old)) {
-            rustix::fs::renameat_with(staging, name, &dir, last, RenameFlags::EXCHANGE)?;
+            rustix::fs::renameat_with(staging, name, dir, last, RenameFlags::EXCHANGE)?;
             return refused("it changed in this very moment");
         }
         rustix::fs::unlinkat(staging, name, AtFlags::empty())?;
@@ -135,7 +155,7 @@ impl Disk {
     }
 }
 
-impl Incoming<'_> {
+impl Incoming<'_, '_> {
     pub fn write(&mut self, bytes: &[u8]) -> Result<(), Errno> {
         self.written += bytes.len() as u64;
         match &self.fd {
@@ -149,24 +169,40 @@ impl Incoming<'_> {
         let fd = self.fd.take().ok_or(Errno::BADF)?;
         let placed = self.place(&fd, path, node);
         if !matches!(placed, Ok(Ok(_))) {
-            let _ = rustix::fs::unlinkat(&self.staging, &*self.name, AtFlags::empty());
+            let _ = rustix::fs::unlinkat(&self.placer.staging, &*self.name, AtFlags::empty());
         }
         placed
     }
 
-    fn place(&self, fd: &OwnedFd, path: &FileName, node: &Node) -> Result<Result<Placed, Refused>, Errno> {
+    fn place(
+        &mut self,
+        fd: &OwnedFd,
+        path: &FileName,
+        node: &Node,
+    ) -> Result<Result<Placed, Refused>, Errno> {
+        let refused = |why: String| Ok(Err(Refused { path: path.clone(), why }));
         if self.written != node.size() {
-            let why = format!("{} bytes came instead of {}", self.written, node.size());
-            return Ok(Err(Refused { path: path.clone(), why }));
+            return refused(format!("{} bytes came instead of {}", self.written, node.size()));
         }
-        self.disk.give(fd)?;
+        let disk = self.placer.disk;
+        disk.give(fd)?;
         set_meta(fd, node)?;
-        if let Err(refused) = self.disk.put_in_place(&self.staging, &self.name, path)? {
+        match self.placer.parent(path) {
+            Ok(_) => {}
+            Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP) => {
+                return refused("the directory above it changed".to_owned());
+            }
+            Err(errno) => return Err(errno),
+        }
+        let Placer { staging, parent: Some((_, dir)), .. } = &*self.placer else { return Err(Errno::NOENT) };
+        if let Err(refused) = disk.put_in_place(staging, &self.name, dir, path)? {
             return Ok(Err(refused));
         }
         let stamp = Stamp::of(&rustix::fs::fstat(fd)?);
         // Its time is one of before, so the next write to it will show in it.
-        let racy = is_racy(stamp.mtime, SystemTime::now());
+        // And what an older writer knew by its MD5 alone is read once more.
+        let half_known = node.file().is_some_and(|file| file.sums.strong.is_none());
+        let racy = half_known || is_racy(stamp.mtime, SystemTime::now());
         let node = seen_as(node, &stamp);
         Ok(Ok((path.clone(), Seen { stamp, node, racy })))
     }

@@ -69,7 +69,7 @@ impl Disk {
             last_synced_at: base.state.as_ref().map(|state| state.last_synced_at),
             base_problem: problem(&base, ask),
             delta,
-            scanned: found.entries.len() as u64,
+            scanned: found.entries.iter().filter(|(_, seen)| !seen.node.is_dir()).count() as u64,
             problems: found.problems,
             ignored: found.ignored,
             ignored_count: found.ignored_count,
@@ -113,7 +113,7 @@ fn delta(base: &Tree, now: &[(FileName, Seen)], problems: &BTreeSet<&FileName>) 
 }
 
 fn is_changed(was: &Node, now: &Node) -> bool {
-    !was.same(now) || was.mode() != now.mode()
+    !was.same(now)
 }
 
 /// It may be there: it, or something above it, could not be looked at.

@@ -12,7 +12,10 @@ use rustix::{
     fs::{AtFlags, Mode, OFlags},
     io::Errno,
 };
-use std::{io, sync::Arc};
+use std::{
+    io,
+    sync::{Arc, atomic::Ordering},
+};
 
 /// A state file larger than this is none.
 const MAX_STATE: usize = 2 << 30;
@@ -59,7 +62,8 @@ impl Disk {
 
     /// S2: never half-written. The old one or the new one is there, whatever dies.
     pub fn write_state(&self, state: StateFile) -> io::Result<()> {
-        let file = self.replace(&state, true)?;
+        let file = self.replace(&state, self.placed.load(Ordering::Relaxed))?;
+        self.placed.store(false, Ordering::Relaxed);
         let stamp = Some(Stamp::of(&rustix::fs::fstat(&file)?));
         self.memory().base = Some(Arc::new(Base { stamp, state: Some(state), problem: None }));
         // What was under way is over.
@@ -105,7 +109,12 @@ impl Disk {
                 "the state file is not what it was when this sync began; sync again",
             ));
         }
-        self.write_state(StateFile { last_synced_at: agree.now, commit: Some(agree.commit), tree })
+        self.write_state(StateFile {
+            last_synced_at: agree.now,
+            commit: Some(agree.commit),
+            packed: false,
+            tree,
+        })
     }
 
     /// S1: there from the beginning, bucket or not.

@@ -70,6 +70,8 @@ pub struct Walk<'a> {
 struct Todo {
     path: Vec<u8>,
     rules: Stack,
+    /// A rule leaves it out; only what was synced before is looked for in it.
+    ignored: bool,
 }
 
 struct Queue {
@@ -80,7 +82,7 @@ struct Queue {
 
 impl Walk<'_> {
     pub fn run(&self) -> Found {
-        let root = Todo { path: Vec::new(), rules: Stack::default() };
+        let root = Todo { path: Vec::new(), rules: Stack::default(), ignored: false };
         let queue = Mutex::new(Queue { waiting: vec![root], busy: 0 });
         let changed = Condvar::new();
         let threads = std::thread::available_parallelism().map_or(1, |n| n.get()).min(MAX_THREADS);
@@ -171,8 +173,8 @@ impl Worker<'_> {
                 self.problem(&path, format!("it cannot be synced: {why}"));
                 continue;
             }
-            if self.entry(&dir, &name, path.clone(), &rules) {
-                deeper.push(Todo { path, rules: rules.clone() });
+            if let Some(ignored) = self.entry(&dir, &name, path.clone(), &rules, todo.ignored) {
+                deeper.push(Todo { path, rules: rules.clone(), ignored });
             }
         }
         deeper
@@ -189,26 +191,34 @@ impl Worker<'_> {
         }
     }
 
-    /// True for a directory that is to be walked.
-    fn entry(&mut self, dir: &OwnedFd, name: &[u8], path: Vec<u8>, rules: &Stack) -> bool {
+    /// For a directory that is to be walked: whether a rule leaves it out.
+    fn entry(
+        &mut self,
+        dir: &OwnedFd,
+        name: &[u8],
+        path: Vec<u8>,
+        rules: &Stack,
+        inside_ignored: bool,
+    ) -> Option<bool> {
         let name = OsStr::from_bytes(name);
         let stat = match rustix::fs::statat(dir, name, AtFlags::SYMLINK_NOFOLLOW) {
             Ok(stat) => stat,
-            Err(Errno::NOENT) => return false,
+            Err(Errno::NOENT) => return None,
             Err(errno) => {
                 self.problem(&path, reason(errno));
-                return false;
+                return None;
             }
         };
         let kind = FileType::from_raw_mode(stat.st_mode);
         let is_dir = kind == FileType::Directory;
         let path = FileName(path);
-        if rules.is_ignored(path.as_bytes(), is_dir) && !self.walk.was_synced(&path, is_dir) {
+        let ignored = inside_ignored || rules.is_ignored(path.as_bytes(), is_dir);
+        if ignored && !self.walk.was_synced(&path, is_dir) {
             self.found.ignored_count += 1;
             if self.found.ignored.len() < MAX_NAMED {
                 self.found.ignored.push(path);
             }
-            return false;
+            return None;
         }
         match kind {
             FileType::Directory => {
@@ -220,7 +230,7 @@ impl Worker<'_> {
             FileType::Symlink => self.link(dir, name, path, &stat),
             _ => self.found.special += 1,
         }
-        is_dir
+        is_dir.then_some(ignored)
     }
 
     fn link(&mut self, dir: &OwnedFd, name: &OsStr, path: FileName, stat: &Stat) {

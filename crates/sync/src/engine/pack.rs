@@ -1,7 +1,7 @@
 //! Packs: small bodies together in one object, behind them a list of what is in it.
 //!
 //! ```text
-//! bodies | (hash: 32 bytes, offset: u64, size: u64) for each | count: u32 | "SWPACK01"
+//! bodies | (hash: 32 bytes, offset: u64, size: u64) for each | count: u32 | check of the list: 8 bytes | "SWPACK01"
 //! ```
 //!
 //! The list is for a push that died: the next one finds what is there already. Restores do not need it.
@@ -18,7 +18,7 @@ use std::{collections::HashMap, sync::Arc};
 
 const MAGIC: &[u8; 8] = b"SWPACK01";
 const ENTRY: usize = 48;
-const FOOTER: u64 = 12;
+const FOOTER: u64 = 20;
 /// A list of more bodies than this is not believed.
 const MAX_COUNT: u64 = 1 << 20;
 
@@ -44,12 +44,15 @@ impl Pack {
 
     /// The object, and where each body is in it.
     pub fn finish(mut self, name: &Arc<str>) -> (Bytes, Places) {
+        let list = self.bytes.len();
         for (hash, offset, size) in &self.entries {
             self.bytes.extend_from_slice(&hash.0);
             self.bytes.extend_from_slice(&offset.to_le_bytes());
             self.bytes.extend_from_slice(&size.to_le_bytes());
         }
         self.bytes.extend_from_slice(&(self.entries.len() as u32).to_le_bytes());
+        let check = check(&self.bytes[list..]);
+        self.bytes.extend_from_slice(&check);
         self.bytes.extend_from_slice(MAGIC);
         (Bytes::from(self.bytes), places(name, &self.entries))
     }
@@ -82,18 +85,28 @@ pub async fn contents(bucket: &dyn Bucket, object: &Object) -> Result<Places> {
         return Ok(HashMap::from([((hash, object.size), Place { object: name, offset: 0 })]));
     }
     let Some(footer) = tail(bucket, object, FOOTER).await? else { return Ok(Places::new()) };
-    let (count, magic) = footer.split_at(4);
-    let count = u32::from_le_bytes([count[0], count[1], count[2], count[3]]);
-    if magic != MAGIC || u64::from(count) > MAX_COUNT {
+    let count = u32::from_le_bytes([footer[0], footer[1], footer[2], footer[3]]);
+    if &footer[12..] != MAGIC || u64::from(count) > MAX_COUNT {
         return Ok(Places::new());
     }
     let size = u64::from(count) * ENTRY as u64 + FOOTER;
     let Some(list) = tail(bucket, object, size).await? else { return Ok(Places::new()) };
+    let counted = count as usize * ENTRY + 4;
+    if list[counted..counted + 8] != check(&list[..counted]) {
+        return Ok(Places::new());
+    }
     let bodies = object.size - size;
     let entries = list[..count as usize * ENTRY].chunks_exact(ENTRY).map(entry);
     let inside =
         |(_, offset, size): &(Strong, u64, u64)| offset.checked_add(*size).is_some_and(|end| end <= bodies);
     Ok(places(&name, &entries.filter(inside).collect::<Vec<_>>()))
+}
+
+/// A list that was damaged must not lead a version astray.
+fn check(list: &[u8]) -> [u8; 8] {
+    let mut check = [0; 8];
+    check.copy_from_slice(&Strong::of(list).0[..8]);
+    check
 }
 
 async fn tail(bucket: &dyn Bucket, object: &Object, size: u64) -> Result<Option<Bytes>> {
@@ -131,6 +144,11 @@ mod tests {
         let object = Object { key: name.to_string(), size: bytes.len() as u64 };
         assert_eq!(contents(&bucket, &object).await.unwrap(), places);
         assert_eq!(places[&(Strong::of(b"three"), 5)].offset, 3);
+        // One whose list was damaged tells nothing.
+        let mut flipped = bytes.to_vec();
+        flipped[8 + 32] ^= 1;
+        bucket.put(&name, flipped.into()).await.unwrap();
+        assert!(contents(&bucket, &object).await.unwrap().is_empty());
         // Half of one, or something else, tells nothing.
         bucket.put(&name, bytes.slice(..9)).await.unwrap();
         let object = Object { size: 9, ..object };

@@ -1,10 +1,10 @@
 //! Back to an older version, or one file of it. Nothing is lost by it: what is in the workspace becomes a version
 //! first, and the older one is committed anew on top.
 
-use super::{Engine, SyncReport};
+use super::{Direction, Engine, SyncReport, SyncStats};
 use crate::{
     Error, Result,
-    diff::{Sides, Step, diff, steps},
+    diff::{Note, Sides, Step, diff, steps},
     tree::{Delta, Node, Tree},
     versions::{Committed, VersionRecord},
     workspace::Agree,
@@ -66,10 +66,8 @@ impl Engine<'_> {
         };
         let Some(made) = record.version() else { return Ok(None) };
         let steps = steps(&now, &[], &then);
-        report.stats.files_downloaded =
-            steps.iter().filter(|step| matches!(step, Step::File { .. })).count() as u64;
-        report.stats.files_deleted =
-            steps.iter().filter(|step| matches!(step, Step::Remove { .. })).count() as u64;
+        report.direction = Direction::Both;
+        report.stats = counted(&steps, &now, &then);
         let done = self.carry_out(steps).await?;
         report.stats.bytes_transferred = done.bytes;
         if !done.refused.is_empty() {
@@ -87,14 +85,10 @@ impl Engine<'_> {
     }
 
     /// Brings the files of another workspace's version in, as if a user had written them. What is there stays.
-    pub async fn copy_in(&self, version: &VersionRecord, path: Option<&FileName>) -> Result<()> {
+    pub async fn copy_in(&self, version: &VersionRecord, path: Option<&FileName>) -> Result<Vec<Note>> {
         let mut theirs = self.versions.tree(version).await?;
         if let Some(path) = path {
-            let is_wanted =
-                |other: &FileName| other == path || theirs.beneath(path).any(|(below, _)| below == other);
-            let wanted = theirs.iter().filter(|(other, _)| is_wanted(other));
-            theirs = wanted.map(|(path, node)| (path.clone(), node.clone())).collect();
-            theirs.add_parents();
+            theirs = part(&theirs, path).ok_or_else(|| lacks(version, path))?;
         }
         for _ in 0..TRIES {
             let ask = super::ScanAsk { regenerate: true, ..super::ScanAsk::default() };
@@ -102,7 +96,7 @@ impl Engine<'_> {
             let plan = diff(Sides { base: None, local: &local, remote: &theirs });
             let done = self.carry_out(steps(&local, &plan.moves, &plan.merged)).await?;
             if done.refused.is_empty() {
-                return Ok(());
+                return Ok(plan.notes);
             }
         }
         Err(Error::unavailable("the workspace changes all the time; try again").during("restoring"))
@@ -115,8 +109,7 @@ impl Engine<'_> {
         let version = self.versions.find(wanted).await?;
         let then = self.versions.tree(&version).await?;
         if then.get(path).is_none() {
-            let why = format!("version {} does not have it", version.timestamp);
-            return Err(Error::not_found(why).during("restoring").on(path));
+            return Err(lacks(&version, path));
         }
         for _ in 0..TRIES {
             if self.try_restore_path(&then, path).await? {
@@ -149,6 +142,34 @@ impl Engine<'_> {
         let done = self.carry_out(steps(&now, &[], &after)).await?;
         Ok(done.refused.is_empty())
     }
+}
+
+/// What going from one tree to another does to files.
+fn counted(steps: &[Step], now: &Tree, then: &Tree) -> SyncStats {
+    let is_file = |path: &FileName| now.get(path).is_some_and(|node| !node.is_dir());
+    let count = |wanted: &dyn Fn(&Step) -> bool| steps.iter().filter(|step| wanted(step)).count() as u64;
+    let files = then.iter().filter(|(_, node)| !node.is_dir()).count() as u64;
+    let downloaded = count(&|step| matches!(step, Step::File { .. } | Step::Link { .. }));
+    SyncStats {
+        files_downloaded: downloaded,
+        files_deleted: count(&|step| matches!(step, Step::Remove { path } if is_file(path))),
+        files_skipped: files.saturating_sub(downloaded),
+        ..SyncStats::default()
+    }
+}
+
+fn lacks(version: &VersionRecord, path: &FileName) -> Error {
+    let why = format!("version {} does not have it; `seawall diff` shows what changed", version.timestamp);
+    Error::not_found(why).during("restoring").on(path)
+}
+
+/// What a tree has at a path and beneath it, with the directories above.
+fn part(tree: &Tree, path: &FileName) -> Option<Tree> {
+    let (own, node) = tree.0.get_key_value(path)?;
+    let all = std::iter::once((own, node)).chain(tree.beneath(path));
+    let mut part: Tree = all.map(|(path, node)| (path.clone(), node.clone())).collect();
+    part.add_parents();
+    Some(part)
 }
 
 /// A file where a directory is needed now makes room for it; it is in the version that was saved.

@@ -3,7 +3,7 @@
 use super::{
     Engine, Phase,
     stats::{Direction, DryRun, SyncReport},
-    upload::Uploads,
+    upload::{Uploads, can_heal},
 };
 use crate::{
     Error, Result,
@@ -87,6 +87,7 @@ impl Round {
 /// All that a sync is about to do.
 pub struct Planned {
     scan: ScanReport,
+    news: News,
     head: Head,
     base: Option<Tree>,
     local: Tree,
@@ -154,19 +155,25 @@ impl Engine<'_> {
     }
 
     async fn planned(&self, round: &mut Round, scan: ScanReport, news: News) -> Result<Option<Planned>> {
-        let head = self.versions.head_of(&news).await?;
+        let head = self.versions.head_of(&news, scan.base.as_ref()).await?;
+        if let Some(base) = &scan.base {
+            let is_ours = match news.base {
+                BaseIs::Head => head.version.as_ref().is_some_and(|version| version.id == base.id),
+                _ => self.versions.knows(base).await?,
+            };
+            if !is_ours {
+                round.start_over();
+                return Ok(None);
+            }
+        }
         if let Some(since) = round.uploads.since().filter(|since| *since < head.seq) {
             round.uploads.forget(&condemned(&self.versions.records_after(since).await?));
             round.uploads.known_until(head.seq);
         }
-        let mut remote = match &head.version {
+        let remote = match &head.version {
             Some(version) => self.versions.tree(version).await?,
             None => Tree::default(),
         };
-        if scan.base.is_some() && news.records > 0 && news.records <= MAX_NEWS {
-            let after = scan.base.as_ref().map_or(0, |base| base.seq);
-            round.heed(&self.versions.records_after(after).await?, &mut remote);
-        }
         let Some(base) = self.base(&scan, &head, &remote).await? else {
             round.start_over();
             return Ok(None);
@@ -182,7 +189,7 @@ impl Engine<'_> {
         }
         self.hold_back(round, &mut local, base.as_ref());
         let plan = diff(Sides { base: base.as_ref(), local: &local, remote: &remote });
-        Ok(Some(Planned { scan, head, base, local, remote, plan }))
+        Ok(Some(Planned { scan, news, head, base, local, remote, plan }))
     }
 
     /// What the delta starts from: the outer none where it cannot be had, the inner where there is none.
@@ -216,15 +223,17 @@ impl Engine<'_> {
 
     /// Uploads what is new and commits it. The version that the workspace will have.
     async fn push(&self, round: &mut Round, planned: &mut Planned) -> Result<Pushed> {
-        if planned.plan.merged.same(&planned.remote) {
+        let same = planned.plan.merged.same(&planned.remote);
+        self.heed(round, planned, same).await?;
+        if same && !can_heal(&round.uploads, &planned.plan, &planned.local) {
             // Exactly: what both sides agree on is what the manifest says.
             planned.plan.merged = planned.remote.clone();
             if let Some(version) = planned.head.version.clone() {
                 return Ok(Pushed::Done(version));
             }
         }
-        let (plan, remote) = (&mut planned.plan, &planned.remote);
-        let changed = self.upload(&mut round.uploads, &planned.head, plan, remote).await?;
+        let Planned { head, plan, local, remote, .. } = planned;
+        let changed = self.upload(&mut round.uploads, head, plan, (local, remote)).await?;
         if !changed.is_empty() {
             round.disturb(changed);
             return Ok(Pushed::Not(Done::Disturbed));
@@ -241,13 +250,32 @@ impl Engine<'_> {
         }
     }
 
+    /// What others found since: bodies that are damaged. Asked only by who has something to do with them.
+    async fn heed(&self, round: &mut Round, planned: &Planned, same: bool) -> Result<()> {
+        let Planned { scan, news, remote, .. } = planned;
+        if news.records == 0 || news.records > MAX_NEWS || (same && scan.base.is_none()) {
+            return Ok(());
+        }
+        let after = scan.base.as_ref().map_or(0, |base| base.seq);
+        let damaged = quarantined(&self.versions.records_after(after).await?);
+        for (_, file) in remote.files().filter(|_| !damaged.is_empty()) {
+            let is_damaged = file.place.as_ref().is_some_and(|place| {
+                damaged.iter().any(|body| body.object == place.object && body.offset == place.offset)
+            });
+            if is_damaged {
+                round.uploads.distrust(file);
+            }
+        }
+        Ok(())
+    }
+
     /// What this workspace has of the version that is about to be: for whoever comes after us, should we die.
     async fn prepare(&self, planned: &Planned, id: &str) -> Result<()> {
         let Planned { head, base, local, plan, .. } = planned;
         let had = shared(base.as_ref(), local, &plan.merged);
         let now = self.versions.clock.now_ms();
         let (seq, id) = (head.seq + 1, id.to_owned());
-        let commit = CommitRef { seq, epoch: 0, id, timestamp: now, tree: had.digest(), partial: true };
+        let commit = CommitRef { seq, id, timestamp: now, tree: had.digest(), seen: None, partial: true };
         let delta = Delta::between(base.as_ref().unwrap_or(&Tree::default()), &had);
         let (now, from_base) = (now.div_euclid(1000), base.is_some());
         self.workspace.prepare(Agree { commit, now, from_base, delta }).await
@@ -255,8 +283,13 @@ impl Engine<'_> {
 
     /// Brings the workspace to what was merged, and agrees on it.
     async fn pull(&self, round: &mut Round, planned: Planned, version: VersionRecord) -> Result<Done> {
-        let Planned { scan, base, local, remote, plan, .. } = planned;
-        let steps = steps(&local, &plan.moves, &plan.merged);
+        let Planned { scan, head, base, local, remote, plan, .. } = planned;
+        let mut steps = steps(&local, &plan.moves, &plan.merged);
+        // What is held back is not as this plan thinks: nobody touches it.
+        steps.retain(|step| !round.held.iter().any(|(path, _)| path == step.path()));
+        for step in &steps {
+            tracing::debug!(path = %step.path(), ?step, "a change of the workspace");
+        }
         round.count(&steps, &local, &remote, &plan.merged);
         let moved = self.carry_out(steps).await?;
         round.report.stats.bytes_transferred += moved.bytes + round.uploads.take_bytes();
@@ -265,8 +298,11 @@ impl Engine<'_> {
             return Ok(Done::Disturbed);
         }
         self.progress.phase(Phase::Agreeing);
-        let delta = Delta::between(base.as_ref().unwrap_or(&Tree::default()), &plan.merged);
-        let (commit, now) = (version.commit_ref(), self.versions.clock.now_ms().div_euclid(1000));
+        let mut commit = version.commit_ref();
+        commit.seen = (head.seq > commit.seq).then_some(head.seq);
+        let agreed = round.agreed(&mut commit, base.as_ref(), plan.merged);
+        let delta = Delta::between(base.as_ref().unwrap_or(&Tree::default()), &agreed);
+        let now = self.versions.clock.now_ms().div_euclid(1000);
         round.report.version = Some(commit.clone());
         self.workspace.agree(Agree { commit, now, from_base: base.is_some(), delta }).await?;
         round.report.notes.extend(plan.notes);
@@ -302,6 +338,25 @@ impl Round {
         Done::Void
     }
 
+    /// What the workspace has of the version: all, but for what was held back.
+    fn agreed(&self, commit: &mut CommitRef, base: Option<&Tree>, merged: Tree) -> Tree {
+        let mut agreed = merged;
+        for (path, _) in &self.held {
+            let was = base.and_then(|base| base.get(path));
+            commit.partial |= agreed.get(path).map(Node::mtime) != was.map(Node::mtime)
+                || agreed.get(path).map(Node::size) != was.map(Node::size);
+            match was {
+                Some(node) => drop(agreed.0.insert(path.clone(), node.clone())),
+                None => drop(agreed.0.remove(path)),
+            }
+        }
+        if commit.partial {
+            agreed.add_parents();
+            commit.tree = agreed.digest();
+        }
+        agreed
+    }
+
     fn took(&mut self, scan: &ScanReport) {
         let stats = &mut self.report.stats;
         (stats.scanned, stats.hashed) = (scan.scanned, stats.hashed + scan.hashed);
@@ -310,23 +365,6 @@ impl Round {
         self.report.problems.append(&mut self.held);
         if self.report.state_problem.is_none() {
             self.report.state_problem = scan.base_problem.clone();
-        }
-    }
-
-    /// What others found since: bodies that are damaged.
-    fn heed(&mut self, records: &[crate::versions::Record], remote: &mut Tree) {
-        let damaged = quarantined(records);
-        if damaged.is_empty() {
-            return;
-        }
-        for node in remote.0.values_mut() {
-            let Node::File(file) = node else { continue };
-            let is_damaged = file.place.as_ref().is_some_and(|place| {
-                damaged.iter().any(|body| body.object == place.object && body.offset == place.offset)
-            });
-            if is_damaged {
-                self.uploads.distrust(file);
-            }
         }
     }
 

@@ -91,14 +91,14 @@ impl Engine<'_> {
         uploads: &mut Uploads,
         head: &Head,
         plan: &mut Plan,
-        remote: &Tree,
+        (local, remote): (&Tree, &Tree),
     ) -> Result<Vec<FileName>> {
         let seq = head.seq + 1;
         uploads.known_until(head.seq);
-        let mut wanted = self.wanted(uploads, plan, remote);
+        let mut wanted = wanted(uploads, plan, local, remote);
         if !wanted.is_empty() && uploads.resumed.insert(seq) {
             self.resume(uploads, seq).await?;
-            wanted = self.wanted(uploads, plan, remote);
+            wanted = self::wanted(uploads, plan, local, remote);
         }
         let bytes = wanted.iter().map(|wanted| wanted.file.size).sum();
         self.progress.phase(Phase::Uploading { files: wanted.len() as u64, bytes });
@@ -122,35 +122,17 @@ impl Engine<'_> {
         Ok(changed)
     }
 
-    /// Bodies that are in no version yet, each once. What is somewhere gets its place.
-    fn wanted(&self, uploads: &Uploads, plan: &mut Plan, remote: &Tree) -> Vec<Wanted> {
-        let lacks = |file: &File| file.size > 0 && (file.place.is_none() || uploads.is_distrusted(file));
-        let lacking: Vec<FileName> =
-            plan.merged.files().filter(|(_, file)| lacks(file)).map(|(path, _)| path.clone()).collect();
-        if lacking.is_empty() {
-            return Vec::new();
-        }
-        let known = places_of(uploads, remote);
-        let (mut wanted, mut seen) = (Vec::new(), HashSet::new());
-        for path in lacking {
-            let source = plan.source(&path);
-            let Some(Node::File(file)) = plan.merged.0.get_mut(&path) else { continue };
-            let Some(strong) = file.sums.strong else { continue };
-            if let Some(place) = known.get(&(strong, file.size)) {
-                file.place = Some(place.clone());
-            } else if seen.insert((strong, file.size)) {
-                wanted.push(Wanted { file: file.clone(), source });
-            }
-        }
-        wanted
-    }
-
     /// What a push for this version left when it died.
     async fn resume(&self, uploads: &mut Uploads, seq: u64) -> Result<()> {
         let (bucket, prefix) = (&*self.versions.bucket, pack::prefix(seq));
         let left = retry("looking for what is there already", || bucket.list(&prefix, None)).await?;
-        let reads =
-            left.iter().map(|object| retry("reading a pack's list", || pack::contents(bucket, object)));
+        let reads = left.iter().map(|object| async move {
+            match retry("reading a pack's list", || pack::contents(bucket, object)).await {
+                // Pruned since it was listed.
+                Err(error) if error.kind() == seawall_api::ErrorKind::NotFound => Ok(Places::new()),
+                read => read,
+            }
+        });
         let found: Vec<Places> = futures::stream::iter(reads).buffer_unordered(AT_ONCE).try_collect().await?;
         for places in found {
             uploads.places.extend(places);
@@ -228,6 +210,47 @@ impl Engine<'_> {
             Err(error) => Err(error.on(&wanted.source)),
         }
     }
+}
+
+/// Whether a body that is damaged in the bucket can be had from the workspace.
+pub fn can_heal(uploads: &Uploads, plan: &Plan, local: &Tree) -> bool {
+    let is_here = |path: &FileName, file: &File| {
+        local.get(&plan.source(path)).and_then(Node::file).is_some_and(|here| same_body(here, file))
+    };
+    plan.merged.files().any(|(path, file)| uploads.is_distrusted(file) && is_here(path, file))
+}
+
+fn same_body(one: &File, other: &File) -> bool {
+    one.size == other.size && one.sums.agree(&other.sums)
+}
+
+/// Bodies that are in no version yet, each once. What is somewhere gets its place.
+fn wanted(uploads: &Uploads, plan: &mut Plan, local: &Tree, remote: &Tree) -> Vec<Wanted> {
+    let lacks = |file: &File| file.size > 0 && (file.place.is_none() || uploads.is_distrusted(file));
+    let lacking: Vec<FileName> =
+        plan.merged.files().filter(|(_, file)| lacks(file)).map(|(path, _)| path.clone()).collect();
+    if lacking.is_empty() {
+        return Vec::new();
+    }
+    let known = places_of(uploads, remote);
+    let (mut wanted, mut seen) = (Vec::new(), HashSet::new());
+    for path in lacking {
+        let source = plan.source(&path);
+        let Some(Node::File(file)) = plan.merged.0.get_mut(&path) else { continue };
+        // What an older writer knew by its MD5 alone is known better here.
+        let Some(here) = local.get(&source).and_then(Node::file).filter(|here| same_body(here, file)) else {
+            // Damaged there, and not here: it stays as it is.
+            continue;
+        };
+        let Some(strong) = here.sums.strong else { continue };
+        file.sums = here.sums;
+        if let Some(place) = known.get(&(strong, file.size)) {
+            file.place = Some(place.clone());
+        } else if seen.insert((strong, file.size)) {
+            wanted.push(Wanted { file: file.clone(), source });
+        }
+    }
+    wanted
 }
 
 #[derive(Debug, Default)]

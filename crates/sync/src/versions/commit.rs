@@ -1,6 +1,6 @@
 //! Adding to the chain: one record per number, and whoever comes second looks again.
 
-use super::{Head, Key, Pass, Record, Turnstile, VersionRecord, Versions, What};
+use super::{Head, Record, Turnstile, VersionRecord, Versions, What, record};
 use crate::{Error, Result, bucket, retry::retry, state::StateFile, sums::Strong, tree::Tree};
 use bytes::Bytes;
 use seawall_api::ErrorKind;
@@ -14,27 +14,29 @@ pub enum Committed {
     Lost,
 }
 
-/// Who may write the next record.
-enum Door {
-    /// The store decides.
+/// Who decides who writes the next record.
+enum Door<'a> {
     Store,
-    Lease(Box<dyn Pass>),
+    Database(&'a Arc<dyn Turnstile>),
 }
+
+/// Under which name a database lets one through, and again where a bucket was emptied under it.
+const MAX_TURNS: u32 = 100;
 
 impl Versions {
     /// The way to the next record. Before the first one the store proves what it can do.
-    async fn door(&self) -> Result<Door> {
+    async fn door(&self) -> Result<Door<'_>> {
         if self.is_exclusive().await? {
             return Ok(Door::Store);
         }
         match &self.turnstile {
-            Some(turnstile) => Ok(Door::Lease(self.enter(turnstile).await?)),
+            Some(turnstile) => Ok(Door::Database(turnstile)),
             None => Err(Error::new(
                 ErrorKind::Unsupported,
                 format!(
                     "{} overwrites an object that it was asked to create only if absent, so two writers could \
                      lose each other's versions; use a store that honours If-None-Match, or give the server a \
-                     database whose leases can decide",
+                     database that can decide",
                     self.bucket.place()
                 ),
             )),
@@ -51,7 +53,7 @@ impl Versions {
             None => {
                 let proved = self.refuses_second_create().await?;
                 if !proved {
-                    tracing::warn!(%place, "the store overwrites what it should refuse; a lease decides instead");
+                    tracing::warn!(%place, "the store overwrites what it should refuse; the database decides instead");
                 }
                 self.memory.keep_refusal(&place, proved).await;
                 proved
@@ -60,34 +62,20 @@ impl Versions {
         Ok(*self.exclusive.get_or_init(|| refuses))
     }
 
-    async fn enter(&self, turnstile: &Arc<dyn Turnstile>) -> Result<Box<dyn Pass>> {
-        turnstile.enter(&format!("sync {}", self.bucket.place())).await
-    }
-
     /// Adds a version: its manifest, then its record. The bodies are in the bucket already.
     pub async fn commit_version(&self, head: &Head, id: &str, tree: &Tree) -> Result<Committed> {
         if let Some((path, _)) = tree.files().find(|(_, file)| file.place.is_none() && file.size > 0) {
             return Err(Error::new(ErrorKind::Internal, "its body is nowhere").on(path));
         }
         let door = self.door().await?;
-        let done = self.version_through(&door, head, id, tree).await;
-        door.close().await;
-        done
-    }
-
-    async fn version_through(&self, door: &Door, head: &Head, id: &str, tree: &Tree) -> Result<Committed> {
-        if self.is_taken(door, head).await? {
-            return Ok(Committed::Lost);
-        }
         let now = self.clock.now_ms();
         let timestamp = now.max(head.version.as_ref().map_or(0, |version| version.timestamp + 1));
-        let state =
-            StateFile { last_synced_at: timestamp.div_euclid(1000), commit: None, tree: tree.clone() };
+        let last_synced_at = timestamp.div_euclid(1000);
+        let state = StateFile { last_synced_at, commit: None, packed: true, tree: tree.clone() };
         let json = Bytes::from(state.to_json());
-        let (timestamp, manifest) = self.put_manifest(door, id, timestamp, &json).await?;
+        let (timestamp, manifest) = self.put_manifest(&door, id, timestamp, &json).await?;
         let version = VersionRecord {
             seq: head.seq + 1,
-            epoch: door.epoch(),
             id: id.to_owned(),
             timestamp,
             manifest,
@@ -98,15 +86,22 @@ impl Versions {
             bytes: tree.files().map(|(_, file)| file.size).sum(),
             legacy: false,
         };
-        let record = Record::new(
-            (head.seq + 1, door.epoch()),
-            id.to_owned(),
-            &head.id,
-            What::Version(version.clone()),
-        );
-        let done = self.create_record(door, record).await?;
-        if let Committed::Done(_) = done {
+        let record = Record::new(head.seq + 1, id.to_owned(), &head.id, What::Version(version.clone()));
+        let done = match &door {
+            Door::Store => self.create_record(&door, record).await?,
+            // The manifest has another name here; where older readers look there is a copy.
+            Door::Database(_) => {
+                let shown = manifest_key(timestamp);
+                let copied = retry("storing the manifest", || self.bucket.put(&shown, json.clone()));
+                let (done, copied) = futures::future::join(self.create_record(&door, record), copied).await;
+                copied?;
+                done?
+            }
+        };
+        if let Committed::Done(record) = &done {
             self.memory.keep_manifest(&version.manifest_hash, json).await;
+            let (place, name) = (self.bucket.place(), record::key(record.seq));
+            self.memory.keep_record(&place, &name, record.to_json().into()).await;
         }
         Ok(done)
     }
@@ -114,50 +109,22 @@ impl Versions {
     /// Adds a record that is no version.
     pub(crate) async fn commit_other(&self, head: &Head, what: What) -> Result<Committed> {
         let door = self.door().await?;
-        let done = async {
-            match self.is_taken(&door, head).await? {
-                true => Ok(Committed::Lost),
-                false => {
-                    let record = Record::new((head.seq + 1, door.epoch()), self.ids.next(), &head.id, what);
-                    self.create_record(&door, record).await
-                }
-            }
-        }
-        .await;
-        door.close().await;
-        done
-    }
-
-    /// Under a lease the store refuses nothing, so its holder looks first.
-    async fn is_taken(&self, door: &Door, head: &Head) -> Result<bool> {
-        match door {
-            Door::Store => Ok(false),
-            Door::Lease(_) => {
-                let keys = self.keys_from(head.seq.max(1)).await?;
-                let known = (head.seq > 0).then_some(Key { seq: head.seq, epoch: head.epoch });
-                Ok(keys != Vec::from_iter(known))
-            }
-        }
+        self.create_record(&door, Record::new(head.seq + 1, self.ids.next(), &head.id, what)).await
     }
 
     /// Never over another one: a committed manifest stays as it is.
     async fn put_manifest(
         &self,
-        door: &Door,
+        door: &Door<'_>,
         id: &str,
         timestamp: i64,
         json: &Bytes,
     ) -> Result<(i64, String)> {
         let step = "storing the manifest";
-        if let Door::Lease(_) = door {
+        if let Door::Database(_) = door {
             // The store refuses nothing, so the one that counts has a name of its own.
             let own = format!(".manifests/{id}");
-            let shown = manifest_key(timestamp);
-            let put = |key: String| {
-                let json = json.clone();
-                async move { retry(step, || self.bucket.put(&key, json.clone())).await }
-            };
-            futures::future::try_join(put(own.clone()), put(shown)).await?;
+            retry(step, || self.bucket.put(&own, json.clone())).await?;
             return Ok((timestamp, own));
         }
         for timestamp in timestamp.. {
@@ -169,56 +136,83 @@ impl Versions {
         Err(Error::new(ErrorKind::Internal, "there is no time left for a version"))
     }
 
-    async fn create_record(&self, door: &Door, record: Record) -> Result<Committed> {
-        let name = Key { seq: record.seq, epoch: record.epoch };
-        let key = name.to_string();
+    async fn create_record(&self, door: &Door<'_>, record: Record) -> Result<Committed> {
+        if let Door::Database(turnstile) = door {
+            return self.decided_elsewhere(turnstile, record).await;
+        }
         let body = Bytes::from(record.to_json());
-        let step = "committing the version";
-        match door {
-            Door::Store => match retry(step, || self.bucket.create(&key, body.clone())).await {
-                Ok(true) => Ok(Committed::Done(record)),
-                // It may be our own, whose reply was lost.
-                Ok(false) => self.whose(&name, record).await,
-                Err(error) => self.lost_reply(&name, record, error).await,
-            },
-            Door::Lease(pass) => {
-                retry(step, || self.bucket.put(&key, body.clone())).await?;
-                // Held until now means that nobody else looked before our record was there.
-                match pass.holds().await? {
-                    true => Ok(Committed::Done(record)),
-                    false => Ok(Committed::Lost),
-                }
-            }
+        let key = record::key(record.seq);
+        match retry(STEP, || self.bucket.create(&key, body.clone())).await {
+            Ok(true) => Ok(Committed::Done(record)),
+            // It may be our own, whose reply was lost.
+            Ok(false) => self.whose(record).await,
+            Err(error) => self.lost_reply(record, error).await,
         }
     }
 
-    async fn whose(&self, key: &Key, record: Record) -> Result<Committed> {
-        let there = self.record(key).await?;
+    async fn whose(&self, record: Record) -> Result<Committed> {
+        let there = self.record(record.seq).await?;
         Ok(if there.id == record.id { Committed::Done(record) } else { Committed::Lost })
     }
 
     /// Whether it was stored is known to the store alone.
-    async fn lost_reply(&self, key: &Key, record: Record, error: Error) -> Result<Committed> {
-        match bucket::find(&*self.bucket, &key.to_string(), super::MAX_RECORD).await {
-            Ok(Some(_)) => self.whose(key, record).await,
+    async fn lost_reply(&self, record: Record, error: Error) -> Result<Committed> {
+        match bucket::find(&*self.bucket, &record::key(record.seq), super::MAX_RECORD).await {
+            Ok(Some(_)) => self.whose(record).await,
             _ => Err(error),
         }
     }
+
+    /// The store refuses nothing, so the database says whose the number is. Everybody who may be told so has left
+    /// the record beside the chain before, so that whoever comes next can finish what the one who died began: the
+    /// record in the chain is only ever stored with the bytes of the one who was let through.
+    async fn decided_elsewhere(&self, turnstile: &Arc<dyn Turnstile>, record: Record) -> Result<Committed> {
+        let body = Bytes::from(record.to_json());
+        let (seq, candidate) = (record.seq, candidate(record.seq, &record.id));
+        let key = record::key(seq);
+        retry(STEP, || self.bucket.put(&candidate, body.clone())).await?;
+        for turn in 1..=MAX_TURNS {
+            let name = format!("commit {seq} of {} ({turn})", self.bucket.place());
+            let admitted = turnstile.admit(&name, &record.id).await?;
+            if self.numbers_from(seq).await?.first() == Some(&seq) {
+                return self.whose(record).await;
+            }
+            if admitted {
+                retry(STEP, || self.bucket.put(&key, body.clone())).await?;
+                return Ok(Committed::Done(record));
+            }
+            if self.finish(turnstile, &name, seq).await? {
+                return Ok(Committed::Lost);
+            }
+            // Nobody's record is there: the bucket was emptied since. The next turn decides.
+        }
+        Err(Error::conflict("the database and the bucket do not belong together; use another prefix")
+            .during(STEP))
+    }
+
+    /// Stores the record of whoever was let through and died. False where it is nowhere.
+    async fn finish(&self, turnstile: &Arc<dyn Turnstile>, name: &str, seq: u64) -> Result<bool> {
+        let (prefix, key) = (candidate(seq, ""), record::key(seq));
+        let left = retry(STEP, || self.bucket.list(&prefix, None)).await?;
+        for object in left {
+            let read = bucket::find(&*self.bucket, &object.key, super::MAX_RECORD).await?;
+            let Some(record) = read.as_deref().and_then(|body| Record::parse(body).ok()) else { continue };
+            if turnstile.admit(name, &record.id).await? {
+                let body = Bytes::from(record.to_json());
+                retry(STEP, || self.bucket.put(&key, body.clone())).await?;
+                return Ok(true);
+            }
+        }
+        Ok(false)
+    }
 }
 
-impl Door {
-    fn epoch(&self) -> u64 {
-        match self {
-            Door::Store => 0,
-            Door::Lease(pass) => pass.epoch(),
-        }
-    }
+const STEP: &str = "committing the version";
+/// Records of those who ask a database for their number.
+pub(crate) const CANDIDATES: &str = ".candidates/";
 
-    async fn close(self) {
-        if let Door::Lease(pass) = self {
-            pass.leave().await;
-        }
-    }
+fn candidate(seq: u64, id: &str) -> String {
+    format!("{CANDIDATES}{seq:020}-{id}")
 }
 
 pub fn manifest_key(timestamp: i64) -> String {

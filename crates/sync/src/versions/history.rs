@@ -2,6 +2,7 @@
 
 use super::{Record, VersionRecord, Versions, What, legacy};
 use crate::{Error, Result};
+use seawall_api::ErrorKind;
 use serde::Serialize;
 use std::collections::BTreeSet;
 
@@ -52,8 +53,13 @@ impl Versions {
             if ours.contains(&timestamp) {
                 continue;
             }
-            if let Ok(Some(version)) = legacy::find(self, timestamp).await {
-                older.push(version);
+            match legacy::find(self, timestamp).await {
+                Ok(version) => older.extend(version),
+                // It cannot be restored; whoever prunes leaves it alone.
+                Err(error) if error.kind() == ErrorKind::Invalid => {
+                    tracing::warn!(timestamp, %error, "an older version cannot be read");
+                }
+                Err(error) => return Err(error),
             }
         }
         Ok(older)

@@ -27,15 +27,17 @@ pub async fn timestamps(versions: &Versions) -> Result<Vec<i64>> {
 pub async fn head(versions: &Versions) -> Result<Head> {
     for timestamp in timestamps(versions).await?.into_iter().rev() {
         let key = manifest_key(timestamp);
-        let Some(json) = bucket::find(&*versions.bucket, &key, MAX_MANIFEST).await? else { continue };
-        let state = match StateFile::parse(&json, &versions.limits) {
-            Ok(state) => state,
-            Err(error) => {
-                tracing::warn!(%key, %error, "an older version cannot be read; the one before it is taken");
-                continue;
-            }
-        };
-        if state.tree.files().any(|(_, file)| file.place.is_some()) {
+        let found =
+            retry("reading a manifest", || bucket::find(&*versions.bucket, &key, MAX_MANIFEST)).await?;
+        let Some(json) = found else { continue };
+        // Not the one before it instead: that would undo what came since.
+        let state = StateFile::parse(&json, &versions.limits).map_err(|error| {
+            Error::invalid(format!(
+                "the newest version cannot be read: {error}; restore an older one by its time"
+            ))
+            .on(&key)
+        })?;
+        if state.packed {
             // Ours, and without a record: its push died before it was a version.
             continue;
         }
@@ -48,7 +50,6 @@ pub async fn head(versions: &Versions) -> Result<Head> {
 fn record(timestamp: i64, json: &[u8], tree: &Tree) -> VersionRecord {
     VersionRecord {
         seq: 0,
-        epoch: 0,
         id: format!("older-{timestamp}"),
         timestamp,
         manifest: manifest_key(timestamp),
@@ -63,18 +64,20 @@ fn record(timestamp: i64, json: &[u8], tree: &Tree) -> VersionRecord {
 
 pub async fn find(versions: &Versions, timestamp: i64) -> Result<Option<VersionRecord>> {
     let key = manifest_key(timestamp);
-    let Some(json) = bucket::find(&*versions.bucket, &key, MAX_MANIFEST).await? else { return Ok(None) };
+    let found = retry("reading a manifest", || bucket::find(&*versions.bucket, &key, MAX_MANIFEST)).await?;
+    let Some(json) = found else { return Ok(None) };
     let parsed = StateFile::parse(&json, &versions.limits);
     let state = parsed.map_err(|error| Error::invalid(error.to_string()).on(&key))?;
     // Ours, and without a record: its push died before it was a version.
-    if state.tree.files().any(|(_, file)| file.place.is_some()) {
+    if state.packed {
         return Ok(None);
     }
     Ok(Some(record(timestamp, &json, &beside(timestamp, state.tree))))
 }
 
 pub async fn tree(versions: &Versions, version: &VersionRecord) -> Result<Tree> {
-    let json = bucket::read(&*versions.bucket, &version.manifest, MAX_MANIFEST).await?;
+    let read = || bucket::read(&*versions.bucket, &version.manifest, MAX_MANIFEST);
+    let json = retry("reading a manifest", read).await?;
     let parsed = StateFile::parse(&json, &versions.limits);
     let state = parsed.map_err(|error| Error::invalid(error.to_string()).on(&version.manifest))?;
     Ok(beside(version.timestamp, state.tree))

@@ -15,6 +15,13 @@ pub trait Memory: Send + Sync {
 
     async fn keep_manifest(&self, _hash: &Strong, _json: Bytes) {}
 
+    /// A record that this installation wrote or read, by the place and its name.
+    async fn record(&self, _place: &str, _name: &str) -> Option<Bytes> {
+        None
+    }
+
+    async fn keep_record(&self, _place: &str, _name: &str, _json: Bytes) {}
+
     /// Whether the store at a place refuses a second create.
     async fn refuses_second_create(&self, _place: &str) -> Option<bool> {
         None

@@ -2,8 +2,8 @@
 //! looks again, and uploads anew what it lost. Then it is deleted; a prune that died is finished by the next.
 
 use super::{
-    Committed, Head, PACKS, Record, VersionRecord, Versions, What, commit::manifest_key, history::live,
-    legacy,
+    Committed, Head, PACKS, Record, VersionRecord, Versions, What, commit::CANDIDATES, commit::manifest_key,
+    history::live, legacy,
 };
 use crate::{Result, retry::retry};
 use futures::{StreamExt, TryStreamExt};
@@ -50,7 +50,7 @@ impl Versions {
         versions.extend(live(&records));
         let (kept, dropped) = self.choose(&versions, keep);
         let named = self.named(&kept).await?;
-        let sizes = self.objects().await?;
+        let sizes = self.objects(&records, &versions).await?;
         let doomed: Vec<Arc<str>> =
             sizes.keys().filter(|key| !named.contains(&***key)).map(|key| Arc::from(key.as_str())).collect();
         if doomed.is_empty() && dropped.is_empty() {
@@ -116,15 +116,24 @@ impl Versions {
     }
 
     /// All that may be condemned: bodies and manifests, wherever they lie. Never records.
-    async fn objects(&self) -> Result<BTreeMap<String, u64>> {
+    async fn objects(&self, records: &[Record], versions: &[VersionRecord]) -> Result<BTreeMap<String, u64>> {
+        let ours = records.iter().filter_map(Record::version).chain(versions);
+        let known: BTreeSet<i64> = ours.map(|version| version.timestamp).collect();
         let mut all = BTreeMap::new();
-        for prefix in [PACKS, ".manifests/", ".probe/"] {
+        for prefix in [PACKS, ".manifests/", CANDIDATES] {
             let listed = retry("listing bodies", || self.bucket.list(prefix, None)).await?;
             all.extend(listed.into_iter().map(|object| (object.key, object.size)));
         }
-        for timestamp in legacy::timestamps(self).await? {
+        // A time behind the newest version's may still be taken, by a push that must not lose it to a late delete.
+        let newest = versions.last().map_or(i64::MIN, |version| version.timestamp);
+        for timestamp in legacy::timestamps(self).await?.into_iter().filter(|time| *time <= newest) {
             let prefix = format!("{timestamp:013}/");
             let listed = retry("listing manifests", || self.bucket.list(&prefix, None)).await?;
+            // A folder of which nothing is known but that there are files in it is somebody else's.
+            let bare = listed.iter().all(|object| object.key == manifest_key(timestamp));
+            if !bare && !known.contains(&timestamp) {
+                continue;
+            }
             all.extend(listed.into_iter().map(|object| (object.key, object.size)));
         }
         Ok(all)

@@ -3,7 +3,7 @@
 use super::COMMITS;
 use crate::{state::CommitRef, sums::Strong};
 use serde::{Deserialize, Serialize};
-use std::{fmt, sync::Arc};
+use std::sync::Arc;
 
 const FORMAT: &str = "1.0";
 
@@ -17,9 +17,6 @@ pub struct Record {
     pub parent: Option<String>,
     #[serde(flatten)]
     pub what: What,
-    /// Of the lease that decided; 0 where the store did. It stands in the key.
-    #[serde(skip)]
-    pub epoch: u64,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -48,8 +45,6 @@ pub struct VersionRecord {
     #[serde(skip)]
     pub seq: u64,
     #[serde(skip)]
-    pub epoch: u64,
-    #[serde(skip)]
     pub id: String,
     /// Unix milliseconds, later than any before.
     pub timestamp: i64,
@@ -69,7 +64,7 @@ pub struct VersionRecord {
 impl VersionRecord {
     pub fn commit_ref(&self) -> CommitRef {
         let (id, timestamp, tree) = (self.id.clone(), self.timestamp, self.tree);
-        CommitRef { seq: self.seq, epoch: self.epoch, id, timestamp, tree, partial: false }
+        CommitRef { seq: self.seq, id, timestamp, tree, seen: None, partial: false }
     }
 }
 
@@ -82,27 +77,26 @@ pub struct Body {
 }
 
 impl Record {
-    pub fn new((seq, epoch): (u64, u64), id: String, parent: &str, what: What) -> Record {
+    pub fn new(seq: u64, id: String, parent: &str, what: What) -> Record {
         let parent = (!parent.is_empty()).then(|| parent.to_owned());
-        let mut record = Record { version: FORMAT.to_owned(), seq, id, parent, what, epoch };
+        let mut record = Record { version: FORMAT.to_owned(), seq, id, parent, what };
         record.own();
         record
     }
 
-    pub fn parse(json: &[u8], epoch: u64) -> Result<Record, String> {
+    pub fn parse(json: &[u8]) -> Result<Record, String> {
         let mut record: Record = serde_json::from_slice(json).map_err(|error| error.to_string())?;
         if record.version != FORMAT {
             return Err(format!("its version is {:?}", record.version));
         }
-        record.epoch = epoch;
         record.own();
         Ok(record)
     }
 
     fn own(&mut self) {
-        let (seq, epoch, id) = (self.seq, self.epoch, self.id.clone());
+        let (seq, id) = (self.seq, self.id.clone());
         if let What::Version(version) = &mut self.what {
-            (version.seq, version.epoch, version.id) = (seq, epoch, id);
+            (version.seq, version.id) = (seq, id);
         }
     }
 
@@ -126,34 +120,13 @@ impl Record {
     }
 }
 
-/// The name of a record. Names sort as their numbers do. An epoch is in it where a lease decided.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Key {
-    pub seq: u64,
-    pub epoch: u64,
+/// The name of a record. Names sort as their numbers do.
+pub fn key(seq: u64) -> String {
+    format!("{COMMITS}{seq:020}")
 }
 
-impl Key {
-    pub fn parse(key: &str) -> Option<Key> {
-        let name = key.strip_prefix(COMMITS)?;
-        let (seq, epoch) = name.split_once('.').unwrap_or((name, "0"));
-        let digits =
-            |text: &str| text.parse().ok().filter(|_| text.bytes().all(|byte| byte.is_ascii_digit()));
-        Some(Key { seq: digits(seq)?, epoch: digits(epoch)? })
-    }
-}
-
-impl fmt::Display for Key {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Key { seq, epoch } = self;
-        match epoch {
-            0 => write!(f, "{COMMITS}{seq:020}"),
-            _ => write!(f, "{COMMITS}{seq:020}.{epoch:020}"),
-        }
-    }
-}
-
-/// Behind every key of this number.
-pub fn last_key(seq: u64) -> String {
-    format!("{COMMITS}{seq:020}.{}", "9".repeat(20))
+pub fn parse_key(key: &str) -> Option<u64> {
+    let name = key.strip_prefix(COMMITS)?;
+    let is_number = name.len() == 20 && name.bytes().all(|byte| byte.is_ascii_digit());
+    name.parse().ok().filter(|_| is_number)
 }

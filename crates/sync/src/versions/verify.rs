@@ -4,6 +4,7 @@
 use super::{Body, Committed, Head, Record, VersionRecord, Versions, What, history::live};
 use crate::{
     Result,
+    retry::retry,
     sums::Hasher,
     tree::{File, Place},
 };
@@ -52,6 +53,10 @@ impl Versions {
                 found.bodies += 1;
                 found.bytes += needed.file.size;
                 progress(needed.file.size);
+                if self.damage(&object, at, &needed.file).await?.is_none() {
+                    continue;
+                }
+                // Once more: the way may be to blame, and a quarantine is for what is damaged there.
                 let Some(why) = self.damage(&object, at, &needed.file).await? else { continue };
                 let Needed { path, versions, file } = needed;
                 bad.push(Body { object: object.as_str().into(), offset: at, size: file.size });
@@ -100,7 +105,8 @@ impl Versions {
         if file.size == 0 {
             return Ok(None);
         }
-        let mut body = match self.bucket.get(object, Some(offset..offset + file.size)).await {
+        let range = Some(offset..offset + file.size);
+        let mut body = match retry("verifying", || self.bucket.get(object, range.clone())).await {
             Ok(body) => body,
             Err(error) if error.kind() == ErrorKind::NotFound => return Ok(Some("it is gone".to_owned())),
             Err(error) if error.kind() == ErrorKind::Invalid => return Ok(Some(error.to_string())),
@@ -108,7 +114,12 @@ impl Versions {
         };
         let (mut hasher, mut size) = (Hasher::default(), 0u64);
         while let Some(part) = body.next().await {
-            let part = part.map_err(|error| error.during("verifying").on(object))?;
+            let part = match part {
+                Ok(part) => part,
+                // Cut short on the way: the second look decides.
+                Err(error) if error.is_retryable() => return Ok(Some(error.to_string())),
+                Err(error) => return Err(error.during("verifying").on(object)),
+            };
             size += part.len() as u64;
             hasher.update(&part);
         }
@@ -124,16 +135,19 @@ impl Versions {
         let bodies: Vec<Body> = bad.into_iter().filter(|body| !known.contains(body)).collect();
         let (false, Some(mut last)) = (bodies.is_empty(), records.last().cloned()) else { return Ok(0) };
         let count = bodies.len();
+        let mut records = records.to_vec();
         loop {
-            let newest = live(records).last().map(|version| version.seq);
+            let newest = live(&records).last().map(|version| version.seq);
             let what = What::Quarantined { newest, bodies: bodies.clone(), timestamp: self.clock.now_ms() };
             let head = Head::of(&last, None);
             if let Committed::Done(_) = self.commit_other(&head, what).await? {
                 return Ok(count);
             }
-            let newer = self.records_after(last.seq).await?;
-            let Some(newest) = newer.last() else { continue };
-            last = newest.clone();
+            // Whoever was faster may have made a version: that is the newest then.
+            records.extend(self.records_after(last.seq).await?);
+            if let Some(newest) = records.last() {
+                last = newest.clone();
+            }
         }
     }
 }

@@ -79,6 +79,7 @@ fn s11_paths_that_lead_elsewhere() {
         &deep,
         ".sandbox-state",
         ".sandbox-state.tmp",
+        ".sandbox-state.next",
         ".sandbox-state.lock",
         ".sandbox-state.new/1",
     ] {

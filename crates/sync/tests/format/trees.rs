@@ -92,20 +92,22 @@ fn fits(tree: &Tree, path: &FileName, node: &Node) -> bool {
 }
 
 fn commit() -> impl Strategy<Value = CommitRef> {
-    let epoch = prop_oneof![Just(0u64), any::<u64>()];
-    (any::<u64>(), epoch, any::<u128>(), any::<i64>(), any::<[u8; 32]>()).prop_map(
-        |(seq, epoch, id, timestamp, tree)| CommitRef {
+    let seen = option::of(any::<u64>());
+    (any::<u64>(), seen, any::<u128>(), any::<i64>(), any::<[u8; 32]>(), any::<bool>()).prop_map(
+        |(seq, seen, id, timestamp, tree, partial)| CommitRef {
             seq,
-            epoch,
             id: format!("{id:x}"),
             timestamp,
             tree: Strong(tree),
+            seen,
+            partial,
         },
     )
 }
 
 pub fn state() -> impl Strategy<Value = StateFile> {
-    (any::<i64>(), option::of(commit()), tree()).prop_map(|(last_synced_at, commit, tree)| StateFile {
+    (any::<i64>(), option::of(commit()), tree(), any::<bool>()).prop_map(|(last_synced_at, commit, tree, packed)| StateFile {
+        packed,
         last_synced_at,
         commit,
         tree,

@@ -13,6 +13,9 @@ pub const OLDER: &[u8] = include_bytes!("../fixtures/older.sandbox-state");
 /// With every field and array of ours.
 pub const VERSION_1: &[u8] = include_bytes!("../fixtures/version-1.sandbox-state");
 
+/// Of a workspace whose sync died after its commit.
+pub const PARTIAL: &[u8] = include_bytes!("../fixtures/partial.sandbox-state");
+
 const FIRST: &[u8] = include_bytes!("../fixtures/first.commit");
 const COMMITTED: &[u8] = include_bytes!("../fixtures/version.commit");
 const CONDEMNED: &[u8] = include_bytes!("../fixtures/condemned.commit");
@@ -65,7 +68,7 @@ pub fn older() -> StateFile {
         entry(b"src", bare_dir()),
         entry(b"src/main.py", Node::File(plain("098f6bcd4621d373cade4e832627b4f6", 4, 1_704_067_100))),
     ];
-    StateFile { last_synced_at: 1_704_067_200, commit: None, tree: Tree::from_iter(entries) }
+    StateFile { last_synced_at: 1_704_067_200, tree: Tree::from_iter(entries), ..StateFile::default() }
 }
 
 pub fn version_1() -> StateFile {
@@ -73,12 +76,25 @@ pub fn version_1() -> StateFile {
     entries.extend(others());
     let commit = CommitRef {
         seq: 7,
-        epoch: 3,
         id: "4b1d0c5e8f2a49d3b6a7c8d9e0f10213".to_owned(),
         timestamp: 1_704_067_200_123,
         tree: strong("5"),
+        seen: Some(8),
+        partial: false,
     };
-    StateFile { last_synced_at: 1_704_067_200, commit: Some(commit), tree: Tree::from_iter(entries) }
+    StateFile { last_synced_at: 1_704_067_200, commit: Some(commit), packed: true, tree: Tree::from_iter(entries) }
+}
+
+pub fn partial() -> StateFile {
+    let commit = CommitRef {
+        seq: 8,
+        id: "1c8e7f60a1b24c3d8e9f0a1b2c3d4e5f".to_owned(),
+        timestamp: 1_704_067_200_124,
+        tree: strong("9"),
+        seen: None,
+        partial: true,
+    };
+    StateFile { last_synced_at: 1_704_067_200, commit: Some(commit), ..StateFile::default() }
 }
 
 /// One of ours: an older file with what we add.
@@ -140,7 +156,6 @@ const QUARANTINED_ID: &str = "e1d2c3b4a5968778695a4b3c2d1e0f00";
 fn first() -> Record {
     let version = VersionRecord {
         seq: 1,
-        epoch: 0,
         id: FIRST_ID.to_owned(),
         timestamp: 1_704_067_100_001,
         manifest: "1704067100001/.sandbox-state".to_owned(),
@@ -151,13 +166,12 @@ fn first() -> Record {
         bytes: 0,
         legacy: false,
     };
-    Record::new((1, 0), FIRST_ID.to_owned(), "", What::Version(version))
+    Record::new(1, FIRST_ID.to_owned(), "", What::Version(version))
 }
 
 fn committed() -> Record {
     let version = VersionRecord {
         seq: 7,
-        epoch: 0,
         id: COMMITTED_ID.to_owned(),
         timestamp: 1_704_067_200_123,
         manifest: "1704067200123/.sandbox-state".to_owned(),
@@ -168,7 +182,7 @@ fn committed() -> Record {
         bytes: 27,
         legacy: false,
     };
-    Record::new((7, 0), COMMITTED_ID.to_owned(), FIRST_ID, What::Version(version))
+    Record::new(7, COMMITTED_ID.to_owned(), FIRST_ID, What::Version(version))
 }
 
 fn condemned() -> Record {
@@ -178,7 +192,7 @@ fn condemned() -> Record {
         objects: vec![SMALL_PACK.into(), "1704000000000/.sandbox-state".into()],
         timestamp: 1_704_067_300_000,
     };
-    Record::new((8, 0), CONDEMNED_ID.to_owned(), COMMITTED_ID, what)
+    Record::new(8, CONDEMNED_ID.to_owned(), COMMITTED_ID, what)
 }
 
 fn quarantined() -> Record {
@@ -187,5 +201,5 @@ fn quarantined() -> Record {
         Body { object: SMALL_PACK.into(), offset: 6, size: 3 },
     ];
     let what = What::Quarantined { newest: None, bodies, timestamp: 1_704_067_400_000 };
-    Record::new((9, 0), QUARANTINED_ID.to_owned(), CONDEMNED_ID, what)
+    Record::new(9, QUARANTINED_ID.to_owned(), CONDEMNED_ID, what)
 }

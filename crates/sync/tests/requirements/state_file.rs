@@ -62,17 +62,20 @@ async fn s1_it_lists_path_checksum_size_and_time_of_each_file() {
 async fn s2_what_the_sync_keeps_for_itself_is_never_listed() {
     let world = World::new(1);
     write(&world, 0, ".sandbox-state.tmp", "half of one");
+    write(&world, 0, ".sandbox-state.next", "half of what was to come");
     write(&world, 0, ".sandbox-state.lock", "");
     write(&world, 0, ".sandbox-state.new/7", "half of a body");
     write(&world, 0, "sub/.sandbox-state", "a user's");
     write(&world, 0, "a", "a");
     let own = world.sync(0).await.unwrap();
-    assert_eq!(own.stats.scanned, 3);
+    assert_eq!(own.stats.scanned, 2);
     let users = ["a", "sub", "sub/.sandbox-state"];
     assert_eq!(paths(&newest(&world).await), users);
     assert_eq!(paths(&state(&world, 0).tree), users);
     // And what a dead sync left is gone.
-    assert!(!exists(&world, 0, ".sandbox-state.tmp") && !exists(&world, 0, ".sandbox-state.new"));
+    for left in [".sandbox-state.tmp", ".sandbox-state.next", ".sandbox-state.new"] {
+        assert!(!exists(&world, 0, left), "{left}");
+    }
 }
 
 /// So many files that writing them takes more than one page.
@@ -102,7 +105,7 @@ fn s2_a_reader_never_sees_half_of_it() {
     while !reader.is_finished() {
         now += 1;
         let tree = tree.clone();
-        disk.write_state(StateFile { last_synced_at: now, commit: None, tree }).unwrap();
+        disk.write_state(StateFile { last_synced_at: now, commit: None, packed: false, tree }).unwrap();
     }
     reader.join().unwrap();
 }
@@ -209,4 +212,22 @@ async fn s3_another_bucket_deletes_nothing() {
     assert_eq!(paths(&newest(&world).await), ["a", "b"]);
     assert_eq!(read(&world, 0, "a"), "a");
     assert_eq!(read(&world, 0, "b"), "b");
+}
+
+#[tokio::test]
+async fn s3_another_bucket_with_versions_of_its_own_deletes_nothing() {
+    let mut world = World::new(2);
+    write(&world, 0, "a", "a");
+    world.sync(0).await.unwrap();
+    world.bucket = Arc::new(MemoryBucket::default());
+    // So that there is a version with the number that the state file tells of.
+    for body in ["one", "two"] {
+        write(&world, 1, "theirs", body);
+        world.sync(1).await.unwrap();
+    }
+    let report = world.sync(0).await.unwrap();
+    assert_eq!(report.direction, Direction::Both);
+    assert!(report.state_problem.unwrap_or_default().contains("does not have the version"));
+    assert_eq!(paths(&newest(&world).await), ["a", "theirs"]);
+    assert_eq!(read(&world, 0, "a"), "a");
 }

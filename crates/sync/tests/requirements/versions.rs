@@ -16,7 +16,7 @@ use seawall_sync::{
 use std::{fs, sync::Arc};
 
 /// What a pack has beside one body: where it is, and how many there are.
-const LIST: u64 = 48 + 12;
+const LIST: u64 = 48 + 20;
 
 #[tokio::test]
 async fn s6_a_push_makes_a_folder_named_by_its_time() {
