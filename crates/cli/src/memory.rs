@@ -52,6 +52,11 @@ impl FileMemory {
         fs::rename(&draft, file)
     }
 
+    fn remember(&self, manifest: &Path, json: &[u8]) -> io::Result<()> {
+        self.write(manifest, json)?;
+        self.tidy()
+    }
+
     /// The oldest go.
     fn tidy(&self) -> io::Result<()> {
         let mut found: Vec<(SystemTime, PathBuf)> = Vec::new();
@@ -88,7 +93,11 @@ impl Memory for FileMemory {
     }
 
     async fn keep_manifest(&self, hash: &Strong, json: Bytes) {
-        forgotten("a manifest", self.write(&self.manifest_file(hash), &json).and_then(|()| self.tidy()));
+        // Nobody waits for it.
+        let (memory, file) = (self.clone(), self.manifest_file(hash));
+        tokio::task::spawn_blocking(move || {
+            forgotten("a manifest", memory.remember(&file, &json));
+        });
     }
 
     async fn record(&self, place: &str, name: &str) -> Option<Bytes> {
@@ -131,7 +140,7 @@ mod tests {
         assert_eq!(memory.record("s3://a", ".commits/2").await, None);
         for number in 0..MAX_MANIFESTS + 5 {
             let json = Bytes::from(number.to_string());
-            memory.keep_manifest(&Strong::of(&json), json).await;
+            memory.remember(&memory.manifest_file(&Strong::of(&json)), &json).unwrap();
         }
         let left = fs::read_dir(data.path().join("sync/manifests")).unwrap().count();
         assert_eq!(left, MAX_MANIFESTS);

@@ -98,9 +98,10 @@ struct Merger<'a> {
 
 pub fn diff(sides: Sides<'_>) -> Plan {
     let mut merger = Merger { sides, wanted: BTreeMap::new(), moves: Vec::new(), notes: Vec::new() };
-    let units = git::torn(&sides);
-    for path in union(&sides) {
-        if git::unit_of(path.as_bytes()).is_none_or(|unit| !units.contains_key(unit)) {
+    let paths = union(&sides);
+    let units = git::torn(&sides, &paths);
+    for path in paths {
+        if units.is_empty() || git::unit_of(path.as_bytes()).is_none_or(|unit| !units.contains_key(unit)) {
             merger.decide(path);
         }
     }

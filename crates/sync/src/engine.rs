@@ -6,6 +6,7 @@
 
 mod download;
 mod pack;
+mod push;
 mod restore;
 mod round;
 mod stats;

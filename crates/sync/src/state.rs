@@ -167,36 +167,26 @@ struct Versioned {
 
 impl StateFile {
     pub fn to_json(&self) -> Vec<u8> {
-        let mut packs = Packs::default();
-        let mut document = Document {
-            version: VERSION.to_owned(),
-            last_synced_at: self.last_synced_at,
-            files: Vec::new(),
-            links: Vec::new(),
-            directories: Vec::new(),
-            raw: Raw::default(),
-            packs: Vec::new(),
-            packed: self.packed,
-            commit: self.commit.clone(),
-        };
-        for (path, node) in self.tree.iter() {
-            document.add(path, node, &mut packs);
-        }
-        document.packs = packs.names;
-        // A document of plain fields: writing it to memory cannot fail.
-        serde_json::to_vec(&document).unwrap_or_default()
+        write(self.last_synced_at, self.commit.clone(), self.packed, &self.tree)
+    }
+
+    /// The manifest of a version.
+    pub fn manifest(last_synced_at: i64, tree: &Tree) -> Vec<u8> {
+        write(last_synced_at, None, true, tree)
     }
 
     /// Reads and checks one.
     pub fn parse(json: &[u8], limits: &Limits) -> Result<StateFile, StateError> {
-        let versioned: Versioned =
-            serde_json::from_slice(json).map_err(|error| StateError::Corrupt(error.to_string()))?;
-        if versioned.version != VERSION {
-            return Err(StateError::UnknownVersion(versioned.version.chars().take(40).collect()));
+        let unknown = |version: &str| StateError::UnknownVersion(version.chars().take(40).collect());
+        match serde_json::from_slice::<Document<String>>(json) {
+            Ok(document) if document.version == VERSION => document.into_state(limits),
+            Ok(document) => Err(unknown(&document.version)),
+            // A later format may look quite different.
+            Err(error) => match serde_json::from_slice::<Versioned>(json) {
+                Ok(versioned) if versioned.version != VERSION => Err(unknown(&versioned.version)),
+                _ => Err(StateError::Corrupt(error.to_string())),
+            },
         }
-        let document: Document<String> =
-            serde_json::from_slice(json).map_err(|error| StateError::Corrupt(error.to_string()))?;
-        document.into_state(limits)
     }
 
     /// As [`StateFile::parse`], and its entries must be those that were agreed on.
@@ -207,6 +197,29 @@ impl StateFile {
             _ => Ok(state),
         }
     }
+}
+
+fn write(last_synced_at: i64, commit: Option<CommitRef>, packed: bool, tree: &Tree) -> Vec<u8> {
+    let mut packs = Packs::default();
+    let mut document = Document {
+        version: VERSION.to_owned(),
+        last_synced_at,
+        files: Vec::with_capacity(tree.len()),
+        links: Vec::new(),
+        directories: Vec::new(),
+        raw: Raw::default(),
+        packs: Vec::new(),
+        packed,
+        commit,
+    };
+    for (path, node) in tree.iter() {
+        document.add(path, node, &mut packs);
+    }
+    document.packs = packs.names;
+    let mut json = Vec::with_capacity(tree.len() * 240 + 256);
+    // A document of plain fields: writing it to memory cannot fail.
+    let _ = serde_json::to_writer(&mut json, &document);
+    json
 }
 
 /// The objects that a manifest names, each once.

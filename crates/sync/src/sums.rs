@@ -10,6 +10,14 @@ macro_rules! hex_bytes {
         pub struct $name(pub [u8; $size]);
 
         impl $name {
+            fn digits<'a>(&self, text: &'a mut [u8; 2 * $size]) -> &'a str {
+                for (pair, byte) in text.chunks_exact_mut(2).zip(self.0) {
+                    pair.copy_from_slice(&[DIGITS[usize::from(byte >> 4)], DIGITS[usize::from(byte & 15)]]);
+                }
+                // Only digits are in it.
+                std::str::from_utf8(text).unwrap_or_default()
+            }
+
             pub fn parse(text: &str) -> Option<Self> {
                 let digits = text.as_bytes();
                 if digits.len() != 2 * $size {
@@ -25,12 +33,7 @@ macro_rules! hex_bytes {
 
         impl fmt::Display for $name {
             fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                let mut text = [0u8; 2 * $size];
-                for (pair, byte) in text.chunks_exact_mut(2).zip(self.0) {
-                    pair.copy_from_slice(&[DIGITS[usize::from(byte >> 4)], DIGITS[usize::from(byte & 15)]]);
-                }
-                // Only digits are in it.
-                f.write_str(&String::from_utf8_lossy(&text))
+                f.write_str(self.digits(&mut [0; 2 * $size]))
             }
         }
 
@@ -43,7 +46,7 @@ macro_rules! hex_bytes {
         impl Serialize for $name {
             fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
                 match serializer.is_human_readable() {
-                    true => serializer.collect_str(self),
+                    true => serializer.serialize_str(self.digits(&mut [0; 2 * $size])),
                     false => serializer.serialize_bytes(&self.0),
                 }
             }
@@ -77,7 +80,12 @@ macro_rules! hex_bytes {
 const DIGITS: &[u8; 16] = b"0123456789abcdef";
 
 fn digit(byte: u8) -> Option<u8> {
-    (byte as char).to_digit(16).map(|digit| digit as u8)
+    match byte {
+        b'0'..=b'9' => Some(byte - b'0'),
+        b'a'..=b'f' => Some(byte - b'a' + 10),
+        b'A'..=b'F' => Some(byte - b'A' + 10),
+        _ => None,
+    }
 }
 
 hex_bytes!(Md5, 16, "an MD5 checksum of 32 hex digits");

@@ -154,7 +154,14 @@ impl Tree {
     /// Adds directories that only the paths beneath them tell of. Older writers list none.
     pub fn add_parents(&mut self) {
         let mut missing = Vec::new();
+        // Neighbours mostly share what is above them.
+        let mut last: Option<&[u8]> = None;
         for path in self.0.keys() {
+            let above = path::parent(path.as_bytes());
+            if above.is_none() || above == last {
+                continue;
+            }
+            last = above;
             for above in path::ancestors(path.as_bytes()) {
                 let above = FileName(above.to_vec());
                 if self.0.contains_key(&above) {
@@ -181,7 +188,14 @@ impl Tree {
     /// The first path that lies beneath something that is no directory.
     pub fn misplaced(&self) -> Option<&FileName> {
         let is_dir = |above: &[u8]| self.0.get(&FileName(above.to_vec())).is_some_and(Node::is_dir);
-        self.0.keys().find(|path| path::parent(path.as_bytes()).is_some_and(|above| !is_dir(above)))
+        let mut last: Option<&[u8]> = None;
+        self.0.keys().find(|path| match path::parent(path.as_bytes()) {
+            above if above.is_none() || above == last => false,
+            above => {
+                last = above;
+                above.is_some_and(|above| !is_dir(above))
+            }
+        })
     }
 
     /// A hash of all that a user would see, so that a damaged or edited copy is known.

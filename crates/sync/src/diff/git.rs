@@ -32,10 +32,10 @@ pub fn unit_of(path: &[u8]) -> Option<&[u8]> {
 }
 
 /// The repositories that both sides changed, each differently.
-pub fn torn<'a>(sides: &Sides<'a>) -> BTreeMap<&'a [u8], Verdict> {
+pub fn torn<'a>(sides: &Sides<'a>, paths: &[&'a FileName]) -> BTreeMap<&'a [u8], Verdict> {
     let mut torn = BTreeMap::new();
     let mut seen: Option<&[u8]> = None;
-    for path in super::union(sides) {
+    for path in paths {
         let unit = unit_of(path.as_bytes());
         if unit.is_none() || unit == seen {
             continue;

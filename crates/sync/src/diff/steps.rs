@@ -6,6 +6,7 @@ use crate::{
     tree::{Node, Tree},
 };
 use seawall_api::files::FileName;
+use std::borrow::Cow;
 
 /// One change of a workspace. Each is refused where the path is no longer as it was scanned.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -60,7 +61,10 @@ impl Step {
 
 /// Moves, removals from the bottom up, directories from the top down, then the rest.
 pub fn steps(local: &Tree, moves: &[Move], merged: &Tree) -> Vec<Step> {
-    let moved = after_moves(local, moves);
+    let moved = match moves.is_empty() {
+        true => Cow::Borrowed(local),
+        false => Cow::Owned(after_moves(local, moves)),
+    };
     let mut steps: Vec<Step> =
         moves.iter().map(|Move { from, to }| Step::Move { from: from.clone(), to: to.clone() }).collect();
     for (path, node) in moved.0.iter().rev() {
@@ -73,11 +77,17 @@ pub fn steps(local: &Tree, moves: &[Move], merged: &Tree) -> Vec<Step> {
     let mut rest = Vec::new();
     for (path, node) in merged.iter() {
         let there = moved.get(path).filter(|there| there.is_dir() == node.is_dir());
+        let unchanged = match (node, there) {
+            (Node::Dir { .. }, Some(there)) => there.same_mode(node),
+            (_, Some(there)) => there.same(node),
+            _ => false,
+        };
+        if unchanged {
+            continue;
+        }
         let (path, node) = (path.clone(), node.clone());
         match (&node, there) {
-            (Node::Dir { .. }, Some(there)) if there.same_mode(&node) => {}
             (Node::Dir { .. }, _) => steps.push(Step::Dir { path, node }),
-            (_, Some(there)) if there.same(&node) => {}
             (Node::File(_), Some(there)) if there.same_content(&node) => rest.push(Step::Meta { path, node }),
             (Node::File(_), _) => rest.push(Step::File { path, node }),
             (Node::Link { .. }, _) => rest.push(Step::Link { path, node }),

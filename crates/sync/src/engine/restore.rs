@@ -60,7 +60,7 @@ impl Engine<'_> {
             return Ok(Some(report));
         }
         let Committed::Done(record) =
-            self.versions.commit_version(&head, &self.versions.ids.next(), &then).await?
+            self.versions.commit_version(&head, &self.versions.ids.next(), (&then, then.digest())).await?
         else {
             return Ok(None);
         };

@@ -65,7 +65,7 @@ impl Round {
     }
 
     /// Files that changed since the scan: once more they are looked at, then left for the next sync.
-    fn disturb(&mut self, paths: Vec<FileName>) {
+    pub(super) fn disturb(&mut self, paths: Vec<FileName>) {
         for path in paths {
             match self.busy.contains(&path) {
                 true => self.hold(&path, "it changes while it is read; stop what writes it, or sync again"),
@@ -112,6 +112,17 @@ impl Engine<'_> {
         if whole && news.base == BaseIs::Head && scan.delta.is_empty() && round.held.is_empty() {
             return self.nothing_to_do(round, scan).await;
         }
+        if whole && news.base == BaseIs::Head && round.held.is_empty() && round.ask.also.is_empty() {
+            match self.push_only(round, scan, &news).await? {
+                Ok(done) => return Ok(done),
+                // It is not that simple.
+                Err(told) => return self.whole_round(round, told, news).await,
+            }
+        }
+        self.whole_round(round, scan, news).await
+    }
+
+    async fn whole_round(&self, round: &mut Round, scan: ScanReport, news: News) -> Result<Done> {
         let Some(mut planned) = self.planned(round, scan, news).await? else { return Ok(Done::Void) };
         let version = match self.push(round, &mut planned).await? {
             Pushed::Done(version) => version,
@@ -241,7 +252,11 @@ impl Engine<'_> {
         self.progress.phase(Phase::Committing);
         let id = self.versions.ids.next();
         self.prepare(planned, &id).await?;
-        match self.versions.commit_version(&planned.head, &id, &planned.plan.merged).await? {
+        match self
+            .versions
+            .commit_version(&planned.head, &id, (&planned.plan.merged, planned.plan.merged.digest()))
+            .await?
+        {
             Committed::Lost => Ok(Pushed::Not(Done::Lost)),
             Committed::Done(record) => match record.version() {
                 Some(version) => Ok(Pushed::Done(version.clone())),
@@ -357,7 +372,7 @@ impl Round {
         agreed
     }
 
-    fn took(&mut self, scan: &ScanReport) {
+    pub(super) fn took(&mut self, scan: &ScanReport) {
         let stats = &mut self.report.stats;
         (stats.scanned, stats.hashed) = (scan.scanned, stats.hashed + scan.hashed);
         (stats.ignored, stats.special) = (scan.ignored_count, scan.special);

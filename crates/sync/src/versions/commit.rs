@@ -63,16 +63,19 @@ impl Versions {
     }
 
     /// Adds a version: its manifest, then its record. The bodies are in the bucket already.
-    pub async fn commit_version(&self, head: &Head, id: &str, tree: &Tree) -> Result<Committed> {
+    pub async fn commit_version(
+        &self,
+        head: &Head,
+        id: &str,
+        (tree, digest): (&Tree, Strong),
+    ) -> Result<Committed> {
         if let Some((path, _)) = tree.files().find(|(_, file)| file.place.is_none() && file.size > 0) {
             return Err(Error::new(ErrorKind::Internal, "its body is nowhere").on(path));
         }
         let door = self.door().await?;
         let now = self.clock.now_ms();
         let timestamp = now.max(head.version.as_ref().map_or(0, |version| version.timestamp + 1));
-        let last_synced_at = timestamp.div_euclid(1000);
-        let state = StateFile { last_synced_at, commit: None, packed: true, tree: tree.clone() };
-        let json = Bytes::from(state.to_json());
+        let json = Bytes::from(StateFile::manifest(timestamp.div_euclid(1000), tree));
         let (timestamp, manifest) = self.put_manifest(&door, id, timestamp, &json).await?;
         let version = VersionRecord {
             seq: head.seq + 1,
@@ -81,7 +84,7 @@ impl Versions {
             manifest,
             manifest_hash: Strong::of(&json),
             manifest_size: json.len() as u64,
-            tree: tree.digest(),
+            tree: digest,
             files: tree.files().count() as u64,
             bytes: tree.files().map(|(_, file)| file.size).sum(),
             legacy: false,

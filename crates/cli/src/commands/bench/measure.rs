@@ -48,7 +48,7 @@ pub async fn all(app: &App, runs: u32) -> Result<Report> {
     files(app, &guest, runs, &mut report).await?;
 
     let size = seawall_providers::guest_binary().len() as f64 / MIB;
-    report.promise("guest_mib", "guest on disk", "MiB", size, Bound::AtMost(2.5));
+    report.promise("guest_mib", "guest on disk", "MiB", size, Bound::AtMost(3.0));
     let pss = idle_pss(app).await?;
     report.promise("guest_pss_mib", "guest PSS, idle, 50 alive", "MiB", pss, Bound::AtMost(0.5));
     Ok(report)
