@@ -3,6 +3,8 @@
 //! The promise that holds after each step: every byte written and not deleted by its user is in a reachable version
 //! or in a live workspace. And in the end, with nothing failing, all workspaces are the newest version.
 
+#![allow(clippy::unwrap_used)] // Helpers beside the tests are tests too.
+
 #[path = "support/world.rs"]
 mod world;
 

@@ -125,7 +125,7 @@ fn often(seed: u64, faults: &'static [Fault]) -> impl Fn(u64, &str) -> Fault + S
     move |number, line| {
         let drawn = draw(seed, number);
         let fault = faults[(drawn / 5) as usize % faults.len()];
-        match drawn % 5 == 0 && (fault != Fault::CorruptBody || is_hashed(line)) {
+        match drawn.is_multiple_of(5) && (fault != Fault::CorruptBody || is_hashed(line)) {
             true => fault,
             false => Fault::Pass,
         }

@@ -108,8 +108,8 @@ impl Merger<'_> {
         }
         for path in missing {
             let sides = [Some(self.sides.local), Some(self.sides.remote), self.sides.base];
-            let known = sides.into_iter().flatten().filter_map(|side| side.get(&path));
-            let node = known.filter(|node| node.is_dir()).cloned().next().unwrap_or_else(bare_dir);
+            let mut known = sides.into_iter().flatten().filter_map(|side| side.get(&path));
+            let node = known.find(|node| node.is_dir()).cloned().unwrap_or_else(bare_dir);
             self.wanted.insert(path, Wanted { node, side: Side::Both });
         }
     }

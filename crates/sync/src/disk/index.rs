@@ -22,8 +22,8 @@ impl Stamp {
             inode: stat.st_ino,
             size: u64::try_from(stat.st_size).unwrap_or(0),
             mode: stat.st_mode,
-            mtime: time(stat.st_mtime, stat.st_mtime_nsec as u64),
-            ctime: time(stat.st_ctime, stat.st_ctime_nsec as u64),
+            mtime: time(stat.st_mtime, stat.st_mtime_nsec),
+            ctime: time(stat.st_ctime, stat.st_ctime_nsec),
         }
     }
 

@@ -9,7 +9,7 @@ use std::sync::Arc;
 /// What came of a commit.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Committed {
-    Done(Record),
+    Done(Box<Record>),
     /// Somebody else has the number: look again, and merge.
     Lost,
 }
@@ -146,7 +146,7 @@ impl Versions {
         let body = Bytes::from(record.to_json());
         let key = record::key(record.seq);
         match retry(STEP, || self.bucket.create(&key, body.clone())).await {
-            Ok(true) => Ok(Committed::Done(record)),
+            Ok(true) => Ok(Committed::Done(Box::new(record))),
             // It may be our own, whose reply was lost.
             Ok(false) => self.whose(record).await,
             Err(error) => self.lost_reply(record, error).await,
@@ -155,7 +155,7 @@ impl Versions {
 
     async fn whose(&self, record: Record) -> Result<Committed> {
         let there = self.record(record.seq).await?;
-        Ok(if there.id == record.id { Committed::Done(record) } else { Committed::Lost })
+        Ok(if there.id == record.id { Committed::Done(Box::new(record)) } else { Committed::Lost })
     }
 
     /// Whether it was stored is known to the store alone.
@@ -182,7 +182,7 @@ impl Versions {
             }
             if admitted {
                 retry(STEP, || self.bucket.put(&key, body.clone())).await?;
-                return Ok(Committed::Done(record));
+                return Ok(Committed::Done(Box::new(record)));
             }
             if self.finish(turnstile, &name, seq).await? {
                 return Ok(Committed::Lost);

@@ -106,10 +106,6 @@ fn commit() -> impl Strategy<Value = CommitRef> {
 }
 
 pub fn state() -> impl Strategy<Value = StateFile> {
-    (any::<i64>(), option::of(commit()), tree(), any::<bool>()).prop_map(|(last_synced_at, commit, tree, packed)| StateFile {
-        packed,
-        last_synced_at,
-        commit,
-        tree,
-    })
+    (any::<i64>(), option::of(commit()), tree(), any::<bool>())
+        .prop_map(|(last_synced_at, commit, tree, packed)| StateFile { packed, last_synced_at, commit, tree })
 }

@@ -82,7 +82,12 @@ pub fn version_1() -> StateFile {
         seen: Some(8),
         partial: false,
     };
-    StateFile { last_synced_at: 1_704_067_200, commit: Some(commit), packed: true, tree: Tree::from_iter(entries) }
+    StateFile {
+        last_synced_at: 1_704_067_200,
+        commit: Some(commit),
+        packed: true,
+        tree: Tree::from_iter(entries),
+    }
 }
 
 pub fn partial() -> StateFile {

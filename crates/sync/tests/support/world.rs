@@ -178,11 +178,11 @@ impl World {
     }
 
     /// What a user does away with at a path: whatever is there.
-    fn bury(&mut self, replica: usize, path: &Path) {
+    fn bury(&mut self, path: &Path) {
         let Ok(found) = fs::symlink_metadata(path) else { return };
         if found.is_dir() {
             for entry in fs::read_dir(path).unwrap() {
-                self.bury(replica, &entry.unwrap().path());
+                self.bury(&entry.unwrap().path());
             }
             fs::remove_dir(path).unwrap();
             return;
@@ -200,7 +200,7 @@ impl World {
         let root = self.replicas[replica].folder.path().to_owned();
         for above in full.ancestors().skip(1).collect::<Vec<_>>().into_iter().rev() {
             if above.starts_with(&root) && above != root && !is_real_dir(above) {
-                self.bury(replica, above);
+                self.bury(above);
                 fs::create_dir(above).unwrap();
             }
         }
@@ -210,7 +210,7 @@ impl World {
     /// A user writes a file; what was at the path is replaced.
     pub fn write(&mut self, replica: usize, path: &str) -> String {
         let full = self.room(replica, path);
-        self.bury(replica, &full);
+        self.bury(&full);
         let body = self.body();
         fs::write(&full, &body).unwrap();
         body
@@ -218,7 +218,7 @@ impl World {
 
     pub fn link(&mut self, replica: usize, path: &str) {
         let full = self.room(replica, path);
-        self.bury(replica, &full);
+        self.bury(&full);
         let body = self.body();
         symlink(body, &full).unwrap();
     }
@@ -226,14 +226,14 @@ impl World {
     pub fn dir(&mut self, replica: usize, path: &str) {
         let full = self.room(replica, path);
         if !is_real_dir(&full) {
-            self.bury(replica, &full);
+            self.bury(&full);
             fs::create_dir(&full).unwrap();
         }
     }
 
     pub fn delete(&mut self, replica: usize, path: &str) {
         let full = self.replicas[replica].path(path);
-        self.bury(replica, &full);
+        self.bury(&full);
     }
 
     pub fn chmod(&mut self, replica: usize, path: &str, mode: u32) {
@@ -254,7 +254,7 @@ impl World {
         if fs::symlink_metadata(&old).is_err() || !new.starts_with(&root) {
             return;
         }
-        self.bury(replica, &new);
+        self.bury(&new);
         fs::rename(old, new).unwrap();
     }
 

@@ -7,12 +7,12 @@ use super::{
 use crate::{app::App, output, workspaces};
 use anyhow::{Context, Result, ensure};
 use seawall_api::SandboxId;
-use seawall_core::{ExecRequest, NewSandbox, Workspaces, ports::Volumes};
+use seawall_core::{ExecRequest, NewSandbox, ports::Volumes};
 use seawall_sync::engine::Options;
 use std::{
     path::Path,
     process::{Command, Stdio},
-    time::Instant,
+    time::{Duration, Instant},
 };
 
 mod rivals;
@@ -21,6 +21,7 @@ mod tree;
 const MIB: f64 = (1 << 20) as f64;
 const LARGE: u64 = 2 << 30;
 const MANY: usize = 100_000;
+const LOOK_EVERY: Duration = Duration::from_millis(10);
 
 /// What is measured of everybody, in seconds.
 #[derive(Debug, Clone, Copy)]
@@ -89,15 +90,9 @@ async fn gone(app: &App, id: SandboxId) -> Result<()> {
 
 /// This very program, as a user would call it. Seconds, start to exit.
 fn seawall(app: &App, args: &[&str]) -> Result<f64> {
+    let mut program = own_program(app, args)?;
     let begun = Instant::now();
-    let ran = Command::new(std::env::current_exe()?)
-        .arg("--data")
-        .arg(&app.settings.data)
-        .args(args)
-        .env("SEAWALL_SYNC_BUCKET", app.settings.sync.bucket(&app.settings.data))
-        .env("SEAWALL_PROVIDER", &app.settings.provider)
-        .stdin(Stdio::null())
-        .output()?;
+    let ran = program.output()?;
     let seconds = begun.elapsed().as_secs_f64();
     ensure!(
         ran.status.success(),
@@ -106,6 +101,14 @@ fn seawall(app: &App, args: &[&str]) -> Result<f64> {
         String::from_utf8_lossy(&ran.stderr).trim()
     );
     Ok(seconds)
+}
+
+fn own_program(app: &App, args: &[&str]) -> Result<Command> {
+    let mut command = Command::new(std::env::current_exe()?);
+    command.arg("--data").arg(&app.settings.data).args(args).stdin(Stdio::null());
+    command.env("SEAWALL_SYNC_BUCKET", app.settings.sync.bucket(&app.settings.data));
+    command.env("SEAWALL_PROVIDER", &app.settings.provider);
+    Ok(command)
 }
 
 async fn own(app: &App, source: &Path) -> Result<Times> {
@@ -154,11 +157,10 @@ async fn large(app: &App, report: &mut Report) -> Result<()> {
     let make = format!("head -c {LARGE} /dev/urandom > /work/large");
     let made = app.sandboxes.exec(id, ExecRequest::new(["sh", "-c", &make])).await?;
     ensure!(made.status.code == Some(0), "a large file could not be made");
-    let workspaces = workspaces::open(app).await?;
-    let (out, guest_out) = peak(app, id, &workspaces).await?;
+    let (out, guest_out) = peak(app, id).await?;
     gone(app, id).await?;
     fresh(app, id).await?;
-    let (back, guest_back) = peak(app, id, &workspaces).await?;
+    let (back, guest_back) = peak(app, id).await?;
     gone(app, id).await?;
     let (host, guest) = (out.max(back), guest_out.max(guest_back));
     report.promise(
@@ -172,12 +174,19 @@ async fn large(app: &App, report: &mut Report) -> Result<()> {
     Ok(())
 }
 
-/// What a sync adds to this process's memory at its peak, and the guest's peak, in MiB.
-async fn peak(app: &App, id: SandboxId, workspaces: &Workspaces) -> Result<(f64, f64)> {
-    let before = status("self", "VmRSS")?;
-    std::fs::write("/proc/self/clear_refs", "5").context("cannot reset the peak")?;
-    workspaces.sync_files(id, Options::default()).await?;
-    let host = status("self", "VmHWM")? - before;
+/// The most memory that `seawall sync` has at any time, and the guest, in MiB.
+async fn peak(app: &App, id: SandboxId) -> Result<(f64, f64)> {
+    let mut child = own_program(app, &["sync", &id.to_string()])?.stdout(Stdio::null()).spawn()?;
+    let mut host = 0.0_f64;
+    let ended = loop {
+        if let Some(ended) = child.try_wait()? {
+            break ended;
+        }
+        // It may end in between; then the last look counts.
+        host = host.max(status(&child.id().to_string(), "VmHWM").unwrap_or(0.0));
+        tokio::time::sleep(LOOK_EVERY).await;
+    };
+    ensure!(ended.success(), "a sync of a large file failed");
     let pid = app.sandboxes.inspect(id).await?.pid.context("the guest has no process here")?;
     Ok((host / MIB, status(&pid.to_string(), "VmHWM")? / MIB))
 }
