@@ -100,6 +100,9 @@ impl Engine<'_> {
             self.resume(uploads, seq).await?;
             wanted = self::wanted(uploads, plan, local, remote);
         }
+        for one in &wanted {
+            tracing::debug!(path = %one.source, bytes = one.file.size, "a body is uploaded");
+        }
         let bytes = wanted.iter().map(|wanted| wanted.file.size).sum();
         self.progress.phase(Phase::Uploading { files: wanted.len() as u64, bytes });
         let (large, small): (Vec<_>, Vec<_>) = wanted.into_iter().partition(|one| one.file.size >= LARGE);

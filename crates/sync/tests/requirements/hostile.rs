@@ -10,7 +10,7 @@ use seawall_sync::{
     Error,
     bucket::{Bucket, MemoryBucket},
     path::{STAGING, STATE},
-    state::Limits,
+    state::{Limits, StateFile},
     sums::Strong,
     versions::{Record, VersionRecord, What},
 };
@@ -220,4 +220,47 @@ async fn s11_a_link_in_the_workspace_is_not_followed_when_a_file_comes() {
     assert_eq!(names_in(outside.path()), 1);
     assert_eq!(read(&world, 1, "d/x"), "two");
     assert!(fs::symlink_metadata(world.replicas[1].path("d")).unwrap().is_dir());
+}
+
+/// Deeper than any path can say.
+fn dig(root: &Path) {
+    use rustix::fs::{Mode, OFlags, mkdirat, openat};
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY;
+    let name = "d".repeat(200);
+    let mut dir = rustix::fs::open(root, flags, Mode::empty()).unwrap();
+    for _ in 0..40 {
+        mkdirat(&dir, name.as_str(), Mode::RWXU).unwrap();
+        dir = openat(&dir, name.as_str(), flags, Mode::empty()).unwrap();
+    }
+    let file = openat(&dir, "bottom", OFlags::WRONLY | OFlags::CREATE, Mode::RWXU).unwrap();
+    rustix::io::write(&file, b"x").unwrap();
+}
+
+#[tokio::test]
+async fn s11_what_lies_too_deep_is_told_and_the_rest_is_pushed() {
+    let world = World::new(2);
+    write(&world, 0, "plain", "x");
+    dig(world.replicas[0].folder.path());
+    let report = world.sync(0).await.unwrap();
+    assert_eq!(report.problems.len(), 1, "{:?}", report.problems);
+    assert!(report.problems[0].1.contains("4095"), "{:?}", report.problems);
+    assert!(!report.is_complete());
+    world.sync(1).await.unwrap();
+    assert_eq!(read(&world, 1, "plain"), "x");
+    // It is still there, and still told.
+    assert_eq!(world.sync(0).await.unwrap().problems.len(), 1);
+}
+
+#[test]
+fn s11_a_manifest_with_a_million_entries_too_many_is_told() {
+    let entries: Vec<String> = (0..=1_000_000).map(|number| format!("{{\"path\":\"d{number}\"}}")).collect();
+    let json = format!(
+        "{{\"version\":\"1.0\",\"last_synced_at\":1,\"files\":[],\"directories\":[{}]}}",
+        entries.join(",")
+    );
+    let limits = Limits { max_entries: 1_000_000, ..Limits::default() };
+    let told = StateFile::parse(json.as_bytes(), &limits).unwrap_err();
+    assert_eq!(told.to_string(), "it lists 1000001 entries, the limit is 1000000");
+    let limits = Limits { max_entries: 2_000_000, ..limits };
+    assert_eq!(StateFile::parse(json.as_bytes(), &limits).unwrap().tree.len(), 1_000_001);
 }
