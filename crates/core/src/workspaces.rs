@@ -13,7 +13,7 @@ use seawall_api::{SandboxId, files::FileName};
 use seawall_sync::{
     bucket::{Scoped, SharedBucket},
     disk::ScanAsk,
-    engine::{DryRun, Engine, Options, Progress, Restored, Silent, SyncReport},
+    engine::{DryRun, Engine, Options, Phase, Progress, Restored, Silent, SyncReport},
     state::Limits,
     tree::{Node, Tree},
     versions::{Keep, Memory, NoMemory, Pruned, Turnstile, Verified, VersionInfo, VersionRecord, Versions},
@@ -22,6 +22,7 @@ use seawall_sync::{
 use serde::Serialize;
 use session::Session;
 use std::{fmt, sync::Arc, time::Duration};
+use tokio::sync::Notify;
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct WorkspaceSettings {
@@ -136,6 +137,28 @@ impl fmt::Debug for Workspaces {
     }
 }
 
+/// The mark of a sandbox whose push did not end.
+const UNDER_WAY: &str = "a push was under way, and did not end";
+
+/// Hears when something is about to be pushed.
+struct Marking {
+    inner: Arc<dyn Progress>,
+    pushes: Notify,
+}
+
+impl Progress for Marking {
+    fn phase(&self, phase: Phase) {
+        if matches!(phase, Phase::Uploading { .. }) {
+            self.pushes.notify_one();
+        }
+        self.inner.phase(phase);
+    }
+
+    fn moved(&self, bytes: u64) {
+        self.inner.moved(bytes);
+    }
+}
+
 /// The service's clock, in milliseconds.
 struct Milliseconds(Arc<dyn Clock>);
 
@@ -194,10 +217,22 @@ impl Workspaces {
     ) -> Result<SyncReport> {
         let synced = async {
             let (session, chain) = (self.session(id).await?, self.chain(id)?);
-            let engine = Engine::new(&chain, &session).with_options(options).with_progress(progress);
-            Ok(engine.sync().await?)
+            let marking = Arc::new(Marking { inner: progress, pushes: Notify::new() });
+            let engine = Engine::new(&chain, &session).with_options(options).with_progress(marking.clone());
+            let (mut marked, syncing) = (false, engine.sync());
+            tokio::pin!(syncing);
+            loop {
+                tokio::select! {
+                    synced = &mut syncing => return Ok(synced?),
+                    // H8: whoever kills us now leaves a sandbox that says so.
+                    () = marking.pushes.notified(), if !marked => {
+                        marked = true;
+                        self.sandboxes.mark_unsynced(id, Some(UNDER_WAY.to_owned())).await?;
+                    }
+                }
+            }
         };
-        let synced = synced.await;
+        let synced: Result<SyncReport> = synced.await;
         self.settle(id, &synced).await;
         synced
     }

@@ -81,7 +81,9 @@ impl Disk {
     /// S9: one sync of a workspace at a time. None where somebody has the lock.
     pub fn try_lock(&self) -> io::Result<Option<DiskLock>> {
         let flags = OFlags::RDWR | OFlags::CREATE | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-        let fd = rustix::fs::openat(&self.root, crate::path::STATE_LOCK, flags, Mode::from_raw_mode(0o600))?;
+        let fd = rustix::fs::openat(&self.root, crate::path::STATE_LOCK, flags, Mode::from_raw_mode(0o644))?;
+        // So that the user's own tools stumble over nothing.
+        self.give(&fd)?;
         match rustix::fs::flock(&fd, FlockOperation::NonBlockingLockExclusive) {
             Ok(()) => {
                 self.clear_staging()?;

@@ -56,7 +56,14 @@ pub async fn sync(app: &App, args: &SyncArgs) -> Result<i32> {
         let bar = Arc::new(Bar::new());
         let synced = workspaces.sync_with_progress(info.id, options, bar.clone()).await;
         bar.finish();
-        report(app, info.id, &synced?)
+        let synced = synced?;
+        report(app, info.id, &synced)?;
+        match synced.problems.len() + synced.damaged.len() {
+            0 => Ok(()),
+            count => {
+                Err(anyhow::anyhow!("{count} files could not be synced, as told above; the others were"))
+            }
+        }
     })
     .await
 }
@@ -79,6 +86,9 @@ pub fn report(app: &App, id: SandboxId, report: &SyncReport) -> Result<()> {
     }
     for (path, why) in &report.problems {
         output::note(output::printable(&format!("not in the version: {path}: {why}")));
+    }
+    for (_, why) in &report.damaged {
+        output::note(output::printable(&format!("not in the sandbox: {why}")));
     }
     if let Some(problem) = &report.state_problem {
         output::note(output::printable(&format!("the state file was written anew: {problem}")));

@@ -21,7 +21,8 @@ impl Sandboxes {
         let mut record = self.record(id).await?;
         if record.unsynced != why {
             record.unsynced = why;
-            self.inner.records.update(&record).await?;
+            // A loss of power may undo it: the box is gone then too.
+            self.inner.records.note(&record).await?;
         }
         Ok(())
     }

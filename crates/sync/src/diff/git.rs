@@ -54,6 +54,11 @@ fn verdict(sides: &Sides<'_>, unit: &FileName) -> Option<Verdict> {
     if is_same(unit, sides.local, sides.remote) || !changed(sides.local) || !changed(sides.remote) {
         return None;
     }
+    let was_there = sides.base.is_some_and(|base| base.get(unit).is_some());
+    if !was_there && (sides.local.get(unit).is_none() || sides.remote.get(unit).is_none()) {
+        // New on one side: there is nothing to mix.
+        return None;
+    }
     if !has_own_work(sides, unit) {
         return Some(Verdict::Finish);
     }

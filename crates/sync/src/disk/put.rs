@@ -98,11 +98,16 @@ impl Disk {
     }
 
     pub(super) fn staging(&self) -> Result<OwnedFd, Errno> {
-        match rustix::fs::mkdirat(self.root(), STAGING, Mode::RWXU) {
-            Ok(()) | Err(Errno::EXIST) => {}
+        let made = match rustix::fs::mkdirat(self.root(), STAGING, Mode::RWXU) {
+            Ok(()) => true,
+            Err(Errno::EXIST) => false,
             Err(errno) => return Err(errno),
+        };
+        let dir = self.open_at(STAGING.as_bytes(), OFlags::RDONLY | OFlags::DIRECTORY)?;
+        if made {
+            self.give(&dir)?;
         }
-        self.open_at(STAGING.as_bytes(), OFlags::RDONLY | OFlags::DIRECTORY)
+        Ok(dir)
     }
 
     pub(super) fn staged_name(&self) -> OsString {

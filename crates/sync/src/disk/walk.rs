@@ -186,8 +186,12 @@ impl Worker<'_> {
         }
         match read_small(dir, OsStr::new(path::IGNORE_FILE)) {
             Ok(text) => todo.rules.with(&todo.path, Rules::parse(&text)),
-            // Nothing is left out by rules that cannot be read.
-            Err(_) => todo.rules.clone(),
+            // Nothing is left out by rules that cannot be read, and that is told.
+            Err(errno) => {
+                let path = path::join(&todo.path, path::IGNORE_FILE.as_bytes());
+                self.problem(&path, format!("its rules are not applied: {}", rules_reason(errno)));
+                todo.rules.clone()
+            }
         }
     }
 
@@ -282,6 +286,15 @@ pub fn reason(errno: Errno) -> String {
     match errno {
         Errno::ACCESS | Errno::PERM => format!("{text}; make it readable, e.g. chmod u+r"),
         _ => text,
+    }
+}
+
+fn rules_reason(errno: Errno) -> String {
+    match errno {
+        Errno::LOOP => "it is a link; copy the rules into a file of their own".to_owned(),
+        Errno::FBIG => "it has more than 1 MiB".to_owned(),
+        Errno::ISDIR | Errno::NXIO => "it is no plain file".to_owned(),
+        errno => reason(errno),
     }
 }
 

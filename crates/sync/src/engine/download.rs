@@ -32,6 +32,8 @@ const PAUSE: Duration = Duration::from_millis(100);
 pub struct CarriedOut {
     pub refused: Vec<Refused>,
     pub bytes: u64,
+    /// Bodies that the bucket does not have as they should be. The rest was brought.
+    pub damaged: Vec<(FileName, String)>,
 }
 
 #[derive(Debug, Clone)]
@@ -71,8 +73,9 @@ impl Engine<'_> {
             let empty = if number == 0 { empty.clone() } else { Vec::new() };
             self.worker(&queue, empty)
         });
-        for refused in futures::future::try_join_all(workers).await? {
+        for (refused, damaged) in futures::future::try_join_all(workers).await? {
             done.refused.extend(refused);
+            done.damaged.extend(damaged);
         }
         if !last.is_empty() {
             done.refused.extend(self.workspace.apply(last).await.map_err(|error| error.during("changing"))?);
@@ -86,20 +89,22 @@ impl Engine<'_> {
         &self,
         queue: &Mutex<VecDeque<Range>>,
         empty: Vec<(FileName, Node)>,
-    ) -> Result<Vec<Refused>> {
+    ) -> Result<(Vec<Refused>, Vec<(FileName, String)>)> {
         let next = || queue.lock().unwrap_or_else(std::sync::PoisonError::into_inner).pop_front();
         let mut range = next();
         if range.is_none() && empty.is_empty() {
-            return Ok(Vec::new());
+            return Ok((Vec::new(), Vec::new()));
         }
         let (sender, receiver) = mpsc::channel(32);
+        let mut damaged = Vec::new();
+        let bad = &mut damaged;
         let feeding = async move {
             for (path, node) in empty {
                 send(&sender, Put::Begin(path, node)).await?;
                 send(&sender, Put::End).await?;
             }
             while let Some(one) = range {
-                self.fetch(one, &sender).await?;
+                self.fetch(one, &sender, bad).await?;
                 range = next();
             }
             Ok::<_, Fed>(())
@@ -109,37 +114,56 @@ impl Engine<'_> {
         // Why the workspace stopped taking says more than that it did.
         let refused = put.map_err(|error| error.during("writing"))?;
         match fed {
-            Ok(()) => Ok(refused),
+            Ok(()) => Ok((refused, damaged)),
             Err(Fed::Failed(error)) => Err(error),
             Err(Fed::HungUp) => Err(Error::unavailable("the sandbox hung up").during("writing")),
         }
     }
 
-    async fn fetch(&self, range: Range, sender: &mpsc::Sender<Put>) -> Result<(), Fed> {
+    async fn fetch(
+        &self,
+        range: Range,
+        sender: &mpsc::Sender<Put>,
+        damaged: &mut Vec<(FileName, String)>,
+    ) -> Result<(), Fed> {
         let mut reader = Reader::new(&*self.versions.bucket, &range.object, range.start, range.end);
         for wanted in range.bodies {
-            reader.skip_to(wanted.place.offset).await?;
-            let node = Node::File(wanted.file.clone());
-            match wanted.file.size <= WHOLE {
-                true => {
-                    let body = self.whole(&mut reader, &wanted).await?;
-                    send(sender, Put::Begin(wanted.path, node)).await?;
-                    for part in body {
-                        send(sender, Put::Data(part)).await?;
-                    }
+            let path = wanted.path.clone();
+            match self.fetch_one(&mut reader, wanted, sender).await {
+                Err(Fed::Failed(error)) if error.kind() == ErrorKind::Invalid => {
+                    // One damaged file keeps nobody from the others.
+                    damaged.push((path, error.to_string()));
+                    reader.start_over();
                 }
-                false => {
-                    send(sender, Put::Begin(wanted.path.clone(), node)).await?;
-                    if let Err(error) = self.streamed(&mut reader, &wanted, sender).await {
-                        // Nothing of it may stay, whatever is wrong with it.
-                        send(sender, Put::Abort).await?;
-                        return Err(error);
-                    }
-                }
+                done => done?,
             }
-            send(sender, Put::End).await?;
         }
         Ok(())
+    }
+
+    async fn fetch_one(
+        &self,
+        reader: &mut Reader<'_>,
+        wanted: Wanted,
+        sender: &mpsc::Sender<Put>,
+    ) -> Result<(), Fed> {
+        reader.skip_to(wanted.place.offset).await?;
+        let node = Node::File(wanted.file.clone());
+        if wanted.file.size <= WHOLE {
+            let body = self.whole(reader, &wanted).await?;
+            send(sender, Put::Begin(wanted.path, node)).await?;
+            for part in body {
+                send(sender, Put::Data(part)).await?;
+            }
+        } else {
+            send(sender, Put::Begin(wanted.path.clone(), node)).await?;
+            if let Err(error) = self.streamed(reader, &wanted, sender).await {
+                // Nothing of it may stay, whatever is wrong with it.
+                send(sender, Put::Abort).await?;
+                return Err(error);
+            }
+        }
+        send(sender, Put::End).await
     }
 
     /// A body whole in memory, checked. Once more where it is not what it should be: the way may be to blame.
@@ -286,7 +310,15 @@ impl<'a> Reader<'a> {
         Reader { bucket, object, position, end, stream: None, ahead: Bytes::new() }
     }
 
+    /// What was read ahead is not trusted any more.
+    fn start_over(&mut self) {
+        (self.stream, self.ahead) = (None, Bytes::new());
+    }
+
     async fn skip_to(&mut self, offset: u64) -> Result<()> {
+        if self.stream.is_none() {
+            self.position = self.position.max(offset);
+        }
         while self.position < offset {
             self.part(offset - self.position).await?;
         }

@@ -15,7 +15,7 @@ use crate::{
     versions::{Committed, News},
     workspace::Agree,
 };
-use seawall_api::files::FileName;
+use seawall_api::{ErrorKind, files::FileName};
 
 impl Engine<'_> {
     /// The scan comes back where there is more to do than that.
@@ -30,7 +30,10 @@ impl Engine<'_> {
         if version.id != base.id || version.tree != base.tree || base.seen.is_some() {
             return Ok(Err(scan));
         }
-        let remote = self.versions.tree(version).await?;
+        let remote = match self.versions.tree(version).await {
+            Err(error) if error.kind() == ErrorKind::NotFound => return Ok(Err(scan)),
+            read => read?,
+        };
         let was_file = |path: &FileName| remote.get(path).is_some_and(is_file);
         let gone = scan.delta.removed.iter().filter(|path| was_file(path)).count() as u64;
         let files = remote.iter().filter(|(_, node)| is_file(node)).count() as u64;

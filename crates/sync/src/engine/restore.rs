@@ -59,18 +59,25 @@ impl Engine<'_> {
         if synced && now.same(&then) {
             return Ok(Some(report));
         }
-        let Committed::Done(record) =
-            self.versions.commit_version(&head, &self.versions.ids.next(), (&then, then.digest())).await?
-        else {
-            return Ok(None);
-        };
-        let Some(made) = record.version() else { return Ok(None) };
         let steps = steps(&now, &[], &then);
         report.direction = Direction::Both;
         report.stats = counted(&steps, &now, &then);
-        let done = self.carry_out(steps).await?;
+        // What only goes, goes last: until all bodies are here nothing is decided.
+        let only_goes = |step: &Step| matches!(step, Step::Remove { path } if then.get(path).is_none());
+        let (last, first): (Vec<Step>, Vec<Step>) = steps.into_iter().partition(only_goes);
+        let done = self.carry_out(first).await?;
         report.stats.bytes_transferred = done.bytes;
+        if let Some((_, why)) = done.damaged.into_iter().next() {
+            return Err(Error::invalid(why));
+        }
         if !done.refused.is_empty() {
+            return Ok(None);
+        }
+        let id = self.versions.ids.next();
+        let committed = self.versions.commit_version(&head, &id, (&then, then.digest())).await?;
+        let Committed::Done(record) = committed else { return Ok(None) };
+        let Some(made) = record.version() else { return Ok(None) };
+        if !self.carry_out(last).await?.refused.is_empty() {
             return Ok(None);
         }
         self.agree_on(made, (!empty).then_some(&now), &then).await?;
@@ -95,6 +102,9 @@ impl Engine<'_> {
             let local: Tree = self.workspace.scan(ask).await?.delta.changed.into_iter().collect();
             let plan = diff(Sides { base: None, local: &local, remote: &theirs });
             let done = self.carry_out(steps(&local, &plan.moves, &plan.merged)).await?;
+            if let Some((_, why)) = done.damaged.into_iter().next() {
+                return Err(Error::invalid(format!("{why}; the other files were brought")));
+            }
             if done.refused.is_empty() {
                 return Ok(plan.notes);
             }
@@ -140,7 +150,10 @@ impl Engine<'_> {
         make_way(&mut after, path);
         after.add_parents();
         let done = self.carry_out(steps(&now, &[], &after)).await?;
-        Ok(done.refused.is_empty())
+        match done.damaged.into_iter().next() {
+            Some((_, why)) => Err(Error::invalid(why)),
+            None => Ok(done.refused.is_empty()),
+        }
     }
 }
 

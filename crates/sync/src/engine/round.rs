@@ -182,7 +182,13 @@ impl Engine<'_> {
             round.uploads.known_until(head.seq);
         }
         let remote = match &head.version {
-            Some(version) => self.versions.tree(version).await?,
+            Some(version) => match self.versions.tree(version).await {
+                Ok(tree) => tree,
+                Err(error) => match self.without_manifest(round, &scan, error)? {
+                    Some(nothing) => nothing,
+                    None => return Ok(None),
+                },
+            },
             None => Tree::default(),
         };
         let Some(base) = self.base(&scan, &head, &remote).await? else {
@@ -201,6 +207,23 @@ impl Engine<'_> {
         self.hold_back(round, &mut local, base.as_ref());
         let plan = diff(Sides { base: base.as_ref(), local: &local, remote: &remote });
         Ok(Some(Planned { scan, news, head, base, local, remote, plan }))
+    }
+
+    /// The newest version's manifest is gone. A workspace that has files becomes a version of its own;
+    /// none where it has to be looked at whole first.
+    fn without_manifest(&self, round: &mut Round, scan: &ScanReport, error: Error) -> Result<Option<Tree>> {
+        // One that is there and makes no sense is no accident.
+        let is_gone = error.kind() == seawall_api::ErrorKind::NotFound;
+        if is_gone && scan.base.is_some() && !round.ask.regenerate {
+            round.start_over();
+            round.report.state_problem = Some(error.to_string());
+            return Ok(None);
+        }
+        if !is_gone || scan.delta.changed.is_empty() {
+            return Err(error);
+        }
+        tracing::error!(%error, "the newest version cannot be read; the workspace is stored anew on top of it");
+        Ok(Some(Tree::default()))
     }
 
     /// What the delta starts from: the outer none where it cannot be had, the inner where there is none.
@@ -305,7 +328,8 @@ impl Engine<'_> {
         for step in &steps {
             tracing::debug!(path = %step.path(), ?step, "a change of the workspace");
         }
-        round.count(&steps, &local, &remote, &plan.merged);
+        let pushed = version.seq > head.seq;
+        round.count(&steps, &local, &remote, &plan.merged, pushed);
         let moved = self.carry_out(steps).await?;
         round.report.stats.bytes_transferred += moved.bytes + round.uploads.take_bytes();
         if !moved.refused.is_empty() {
@@ -313,6 +337,7 @@ impl Engine<'_> {
             return Ok(Done::Disturbed);
         }
         self.progress.phase(Phase::Agreeing);
+        round.report.damaged = moved.damaged;
         let mut commit = version.commit_ref();
         commit.seen = (head.seq > commit.seq).then_some(head.seq);
         let agreed = round.agreed(&mut commit, base.as_ref(), plan.merged);
@@ -356,7 +381,7 @@ impl Round {
     /// What the workspace has of the version: all, but for what was held back.
     fn agreed(&self, commit: &mut CommitRef, base: Option<&Tree>, merged: Tree) -> Tree {
         let mut agreed = merged;
-        for (path, _) in &self.held {
+        for (path, _) in self.held.iter().chain(&self.report.damaged) {
             let was = base.and_then(|base| base.get(path));
             commit.partial |= agreed.get(path).map(Node::mtime) != was.map(Node::mtime)
                 || agreed.get(path).map(Node::size) != was.map(Node::size);
@@ -383,7 +408,7 @@ impl Round {
         }
     }
 
-    fn count(&mut self, steps: &[Step], local: &Tree, remote: &Tree, merged: &Tree) {
+    fn count(&mut self, steps: &[Step], local: &Tree, remote: &Tree, merged: &Tree, pushed: bool) {
         let stats = &mut self.report.stats;
         let is_file = |node: &Node| !node.is_dir();
         let gone = |from: &Tree, to: &Tree| {
@@ -414,7 +439,6 @@ impl Round {
         stats.files_deleted_remotely = gone(remote, merged);
         let all = merged.iter().filter(|(_, node)| is_file(node)).count() as u64;
         stats.files_skipped = all.saturating_sub(uploaded + downloaded);
-        let pushed = !merged.same(remote);
         self.report.direction = match (pushed, steps.is_empty(), self.report.direction) {
             (_, _, Direction::Both) => Direction::Both,
             (true, true, Direction::Nothing | Direction::Pushed) => Direction::Pushed,

@@ -46,6 +46,8 @@ pub struct SyncReport {
     pub notes: Vec<Note>,
     /// Files that are not in the version because they could not be read.
     pub problems: Vec<(FileName, String)>,
+    /// Files of the version that the bucket does not have as they should be. They are not in the workspace.
+    pub damaged: Vec<(FileName, String)>,
     /// Why the state file could not be used.
     pub state_problem: Option<String>,
     /// What both sides agree on now.

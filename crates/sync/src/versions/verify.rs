@@ -1,7 +1,7 @@
 //! Reading everything again. What is damaged is told, and quarantined by a record in the chain: from then on no
 //! version relies on it, and the next push stores such a body anew where the workspace still has it.
 
-use super::{Body, Committed, Head, Record, VersionRecord, Versions, What, history::live};
+use super::{Body, Committed, Head, NoMemory, Record, VersionRecord, Versions, What, history::live};
 use crate::{
     Result,
     retry::retry,
@@ -11,7 +11,10 @@ use crate::{
 use futures::StreamExt;
 use seawall_api::{ErrorKind, files::FileName};
 use serde::Serialize;
-use std::collections::{BTreeMap, BTreeSet};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+};
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Damage {
@@ -42,10 +45,17 @@ struct Needed {
 
 impl Versions {
     pub async fn verify(&self, mut progress: impl FnMut(u64)) -> Result<Verified> {
-        let records = self.records_after(0).await?;
+        // What this installation remembers says nothing of what the bucket has.
+        let fresh = Versions { memory: Arc::new(NoMemory), ..self.clone() };
+        fresh.verify_all(&mut progress).await
+    }
+
+    async fn verify_all(&self, progress: &mut impl FnMut(u64)) -> Result<Verified> {
+        let mut found = Verified::default();
+        let records = self.readable(&mut found).await?;
         let mut versions = self.older(&records).await?;
         versions.extend(live(&records));
-        let mut found = Verified { versions: versions.len(), ..Verified::default() };
+        found.versions = versions.len();
         let needed = self.needed(&versions, &mut found).await?;
         let mut bad: Vec<Body> = Vec::new();
         for (object, bodies) in needed {
@@ -66,6 +76,25 @@ impl Versions {
         }
         found.quarantined = self.quarantine(&records, bad).await?;
         Ok(found)
+    }
+
+    /// The records that are there. What is missing in between, or is none, is damage.
+    async fn readable(&self, found: &mut Verified) -> Result<Vec<Record>> {
+        let (mut records, mut next) = (Vec::new(), 1);
+        for number in self.numbers_from(0).await? {
+            for missing in next..number {
+                found.damage.push(no_record(missing, "it is gone; versions have numbers without a gap"));
+            }
+            next = number + 1;
+            match self.record(number).await {
+                Ok(record) => records.push(record),
+                Err(error) if error.kind() == ErrorKind::Invalid => {
+                    found.damage.push(no_record(number, "it is not a commit record"));
+                }
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(records)
     }
 
     /// Every body once, however many versions use it.
@@ -150,6 +179,11 @@ impl Versions {
             }
         }
     }
+}
+
+fn no_record(number: u64, why: &str) -> Damage {
+    let (object, why) = (super::record::key(number), why.to_owned());
+    Damage { versions: Vec::new(), path: None, object, why }
 }
 
 pub(crate) fn quarantined(records: &[Record]) -> BTreeSet<Body> {

@@ -272,3 +272,48 @@ async fn a_store_that_overwrites_is_refused_with_the_reason() {
     assert_eq!(keys(&memory, ".commits/").len(), 1);
     assert_eq!(paths(&newest(&world).await), ["a"]);
 }
+
+#[tokio::test]
+async fn a_restore_that_meets_damage_decides_nothing() {
+    let (world, memory) = open_world(1);
+    write(&world, 0, "old", "precious");
+    world.sync(0).await.unwrap();
+    std::fs::remove_file(world.replicas[0].path("old")).unwrap();
+    write(&world, 0, "new", "later");
+    world.sync(0).await.unwrap();
+    damage(&memory, &keys(&memory, ".packs/")[0], |pack| pack[0] ^= 1).await;
+    let error = crate::kit::restore(&world, 0, 1).await.unwrap_err();
+    assert!(error.to_string().contains("not what was stored"), "{error}");
+    assert_eq!(keys(&memory, ".commits/").len(), 2, "no version was made of it");
+    assert_eq!(read(&world, 0, "new"), "later");
+    assert_eq!(world.sync(0).await.unwrap().damaged, []);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_newest_manifest_that_is_gone_is_made_anew_from_the_workspace() {
+    let (world, memory) = open_world(2);
+    write(&world, 0, "a", "a");
+    let version = world.sync(0).await.unwrap().version.unwrap();
+    memory.delete(&format!("{}/{STATE}", version.timestamp)).await.unwrap();
+    write(&world, 0, "b", "b");
+    world.sync(0).await.unwrap();
+    world.sync(1).await.unwrap();
+    assert_eq!((read(&world, 1, "a"), read(&world, 1, "b")), ("a".to_owned(), "b".to_owned()));
+    let verified = world.versions(0).verify(|_| {}).await.unwrap();
+    assert_eq!(verified.damage.len(), 1, "the lost one is told: {:?}", verified.damage);
+}
+
+#[tokio::test]
+async fn a_verify_tells_of_records_that_are_missing_or_none() {
+    let (world, memory) = open_world(1);
+    for body in ["1", "2", "3"] {
+        write(&world, 0, "a", body);
+        world.sync(0).await.unwrap();
+    }
+    memory.delete(".commits/00000000000000000002").await.unwrap();
+    memory.put(".commits/00000000000000000001", Bytes::from_static(b"garbage")).await.unwrap();
+    let verified = world.versions(0).verify(|_| {}).await.unwrap();
+    let told: Vec<&str> = verified.damage.iter().map(|damage| damage.object.as_str()).collect();
+    assert!(told.contains(&".commits/00000000000000000001"), "{told:?}");
+    assert!(told.contains(&".commits/00000000000000000002"), "{told:?}");
+}
