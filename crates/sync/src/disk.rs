@@ -5,6 +5,7 @@
 
 mod apply;
 mod collect;
+mod fresh;
 mod hash;
 mod index;
 mod local;

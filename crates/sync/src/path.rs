@@ -12,6 +12,8 @@ pub const STATE: &str = ".sandbox-state";
 pub const STATE_TEMPORARY: &str = ".sandbox-state.tmp";
 /// What will be agreed on if a commit that is under way succeeds.
 pub const STATE_NEXT: &str = ".sandbox-state.next";
+/// Files that the state file tells of may not be on the disk yet.
+pub const STATE_FRESH: &str = ".sandbox-state.fresh";
 /// Who holds it syncs.
 pub const STATE_LOCK: &str = ".sandbox-state.lock";
 /// Where bodies wait until they are whole.
@@ -51,7 +53,9 @@ pub fn check(path: &[u8]) -> Result<(), &'static str> {
 /// Files of the sync itself, in the root of the workspace. They are never listed nor synced.
 pub fn is_own(path: &[u8]) -> bool {
     let first = path.split(|byte| *byte == b'/').next().unwrap_or_default();
-    [STATE, STATE_TEMPORARY, STATE_NEXT, STATE_LOCK, STAGING].iter().any(|own| own.as_bytes() == first)
+    [STATE, STATE_TEMPORARY, STATE_NEXT, STATE_FRESH, STATE_LOCK, STAGING]
+        .iter()
+        .any(|own| own.as_bytes() == first)
 }
 
 /// The path of the directory that it is in; none in the root.

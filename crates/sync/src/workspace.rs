@@ -63,8 +63,7 @@ pub trait Workspace: Send + Sync {
     /// Files with their bodies. May be called several times at once.
     async fn put(&self, files: mpsc::Receiver<Put>) -> Result<Vec<Refused>>;
 
-    /// What will be agreed on if a commit succeeds whose success nobody may live to hear of. Its time and epoch are
-    /// not known yet.
+    /// What will be agreed on if a commit succeeds whose success nobody may live to hear of. Its time is not known yet.
     async fn prepare(&self, agree: Agree) -> Result<()>;
 
     /// The commit that was prepared for is in the chain, as this; or it is not.

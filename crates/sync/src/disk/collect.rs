@@ -53,13 +53,4 @@ impl Disk {
         let opened = Opened { fd, stamp };
         Ok(opened.is_unchanged().then_some(opened))
     }
-
-    /// The whole of a small file; none where it changed since the scan, or while it was read.
-    pub fn read_scanned(&self, path: &FileName, buffer: &mut Vec<u8>) -> Result<Option<()>, Errno> {
-        let Some(opened) = self.open_scanned(path)? else { return Ok(None) };
-        let size = usize::try_from(opened.size()).unwrap_or(usize::MAX);
-        buffer.resize(size, 0);
-        let read = opened.read_at(buffer, 0)?;
-        Ok((read == size && opened.is_unchanged()).then_some(()))
-    }
 }

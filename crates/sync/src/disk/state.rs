@@ -48,6 +48,10 @@ impl Disk {
         if stamp.is_none() {
             return Base::default();
         }
+        if self.went_down() {
+            let problem = "the machine went down before the files that it tells of were on its disk";
+            return Base { stamp, state: None, problem: Some(problem.to_owned()) };
+        }
         let read = rustix::fs::openat(self.root(), STATE, READ, Mode::empty())
             .and_then(|file| read_up_to(&file, MAX_STATE));
         let parsed = match read {
@@ -62,7 +66,14 @@ impl Disk {
 
     /// S2: never half-written. The old one or the new one is there, whatever dies.
     pub fn write_state(&self, state: StateFile) -> io::Result<()> {
-        let file = self.replace(&state, self.placed.load(Ordering::Relaxed))?;
+        let placed = self.placed.load(Ordering::Relaxed);
+        let mark = if placed { self.mark_fresh()? } else { None };
+        // It must not be on the disk before the files that it tells of, unless a mark says so.
+        let file = self.replace(&state, placed && mark.is_none())?;
+        match mark {
+            Some(mark) => self.settle_down(mark)?,
+            None => self.forget_mark()?,
+        }
         self.placed.store(false, Ordering::Relaxed);
         let stamp = Some(Stamp::of(&rustix::fs::fstat(&file)?));
         self.memory().base = Some(Arc::new(Base { stamp, state: Some(state), problem: None }));
@@ -73,7 +84,6 @@ impl Disk {
     fn replace(&self, state: &StateFile, durable: bool) -> io::Result<OwnedFd> {
         let file = self.write_beside(&state.to_json())?;
         if durable {
-            // It must not be on the disk before the files that it tells of.
             rustix::fs::syncfs(&file)?;
         }
         rustix::fs::renameat(self.root(), STATE_TEMPORARY, self.root(), STATE)?;

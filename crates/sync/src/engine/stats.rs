@@ -3,7 +3,6 @@
 use crate::{diff::Note, state::CommitRef};
 use seawall_api::files::FileName;
 use serde::Serialize;
-use std::fmt;
 
 /// S5. Files here are files and links.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize)]
@@ -113,10 +112,4 @@ pub struct Silent;
 impl Progress for Silent {
     fn phase(&self, _: Phase) {}
     fn moved(&self, _: u64) {}
-}
-
-impl fmt::Debug for dyn Progress {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Progress")
-    }
 }

@@ -7,6 +7,7 @@ use crate::{
 use seawall_api::files::FileName;
 use seawall_sync::{
     bucket::MemoryBucket,
+    disk::Disk,
     engine::{Direction, Options},
     path::STATE,
     state::{Limits, StateFile},
@@ -230,4 +231,24 @@ async fn s3_another_bucket_with_versions_of_its_own_deletes_nothing() {
     assert!(report.state_problem.unwrap_or_default().contains("does not have the version"));
     assert_eq!(paths(&newest(&world).await), ["a", "theirs"]);
     assert_eq!(read(&world, 0, "a"), "a");
+}
+
+#[tokio::test]
+async fn s3_a_state_file_is_not_believed_after_the_machine_went_down() {
+    let world = World::new(2);
+    share(&world, &[("a", "whole"), ("b", "b")]).await;
+    let mark = world.replicas[1].path(".sandbox-state.fresh");
+    // The power went before the bodies were on the disk.
+    fs::write(&mark, "another boot\nx\n").unwrap();
+    fs::write(world.replicas[1].path("a"), "").unwrap();
+    let replica = &world.replicas[1];
+    let fresh = Disk::open(replica.folder.path(), None).unwrap();
+    assert!(fresh.base().problem.as_deref().is_some_and(|why| why.contains("went down")));
+    let mut world = world;
+    world.replicas[1].restart();
+    let report = world.sync(1).await.unwrap();
+    assert!(report.state_problem.is_some(), "{report:?}");
+    assert_eq!(read(&world, 1, "a"), "whole", "what was cut short is no user's change");
+    // From then on it is believed again.
+    assert_eq!(world.sync(1).await.unwrap().state_problem, None);
 }
