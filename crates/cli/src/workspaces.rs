@@ -11,17 +11,27 @@ use seawall_core::{
 use seawall_stores::SqlStore;
 use seawall_sync::{bucket::SharedBucket, stores, versions::Turnstile};
 use std::sync::Arc;
+use tokio::sync::OnceCell;
 
-/// A database that is opened when a bucket turns out to need its leases.
-struct LazyTurnstile(Settings);
+/// A database that is opened, once, when a bucket turns out to need its leases.
+struct LazyTurnstile {
+    settings: Settings,
+    opened: OnceCell<LeaseTurnstile>,
+}
+
+impl LazyTurnstile {
+    async fn open(&self) -> Result<LeaseTurnstile> {
+        Ok(LeaseTurnstile::new(SqlStore::new(db::open(&self.settings).await?).stores().leases))
+    }
+}
 
 #[async_trait]
 impl Turnstile for LazyTurnstile {
     async fn admit(&self, name: &str, who: &str) -> seawall_sync::Result<bool> {
-        let opened = db::open(&self.0).await.map_err(|error| {
+        let opened = self.opened.get_or_try_init(|| self.open()).await.map_err(|error| {
             seawall_sync::Error::unavailable(format!("{error:#}")).during("opening the database for a lease")
         })?;
-        LeaseTurnstile::new(SqlStore::new(opened).stores().leases).admit(name, who).await
+        opened.admit(name, who).await
     }
 }
 
@@ -42,7 +52,8 @@ pub async fn open(app: &App) -> Result<Workspaces> {
     };
     let bucket = bucket(&app.settings).await?;
     let workspaces = Workspaces::new(app.sandboxes.clone(), bucket, Arc::new(SystemClock), settings);
+    let turnstile = LazyTurnstile { settings: app.settings.clone(), opened: OnceCell::new() };
     Ok(workspaces
-        .with_turnstile(Arc::new(LazyTurnstile(app.settings.clone())))
+        .with_turnstile(Arc::new(turnstile))
         .with_memory(Arc::new(FileMemory::new(&app.settings.data))))
 }

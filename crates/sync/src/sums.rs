@@ -12,7 +12,7 @@ macro_rules! hex_bytes {
         impl $name {
             fn digits<'a>(&self, text: &'a mut [u8; 2 * $size]) -> &'a str {
                 for (pair, byte) in text.chunks_exact_mut(2).zip(self.0) {
-                    pair.copy_from_slice(&[DIGITS[usize::from(byte >> 4)], DIGITS[usize::from(byte & 15)]]);
+                    pair.copy_from_slice(&PAIRS[usize::from(byte)]);
                 }
                 // Only digits are in it.
                 std::str::from_utf8(text).unwrap_or_default()
@@ -23,11 +23,13 @@ macro_rules! hex_bytes {
                 if digits.len() != 2 * $size {
                     return None;
                 }
-                let mut bytes = [0; $size];
+                let (mut bytes, mut seen) = ([0; $size], 0);
                 for (byte, pair) in bytes.iter_mut().zip(digits.chunks_exact(2)) {
-                    *byte = digit(pair[0])? << 4 | digit(pair[1])?;
+                    let (high, low) = (VALUES[usize::from(pair[0])], VALUES[usize::from(pair[1])]);
+                    seen |= high | low;
+                    *byte = high << 4 | low & 15;
                 }
-                Some($name(bytes))
+                (seen < 16).then_some($name(bytes))
             }
         }
 
@@ -77,16 +79,28 @@ macro_rules! hex_bytes {
     };
 }
 
-const DIGITS: &[u8; 16] = b"0123456789abcdef";
-
-fn digit(byte: u8) -> Option<u8> {
-    match byte {
-        b'0'..=b'9' => Some(byte - b'0'),
-        b'a'..=b'f' => Some(byte - b'a' + 10),
-        b'A'..=b'F' => Some(byte - b'A' + 10),
-        _ => None,
+/// Manifests are mostly digits: tables, so that reading and writing them costs little.
+const PAIRS: [[u8; 2]; 256] = {
+    let digits = b"0123456789abcdef";
+    let (mut pairs, mut byte) = ([[0; 2]; 256], 0);
+    while byte < 256 {
+        pairs[byte] = [digits[byte >> 4], digits[byte & 15]];
+        byte += 1;
     }
-}
+    pairs
+};
+
+/// What a digit stands for; more than 15 where it is none.
+const VALUES: [u8; 256] = {
+    let (mut values, mut value) = ([0xff; 256], 0);
+    while value < 16 {
+        let lower = PAIRS[value][1];
+        values[lower as usize] = value as u8;
+        values[lower.to_ascii_uppercase() as usize] = value as u8;
+        value += 1;
+    }
+    values
+};
 
 hex_bytes!(Md5, 16, "an MD5 checksum of 32 hex digits");
 hex_bytes!(Strong, 32, "a BLAKE3 hash of 64 hex digits");

@@ -452,12 +452,12 @@ fn s9_two_pushes_are_serialised_by_the_commit() {
 }
 
 #[test]
-fn s9_two_pushes_are_serialised_by_a_lease() {
-    explore("two pushes under a lease", Stage { careless: true, ..PUSHES }, 100);
+fn s9_two_pushes_are_serialised_by_a_database() {
+    explore("two pushes, a database decides", Stage { careless: true, ..PUSHES }, 100);
 }
 
 #[test]
-fn s9_two_pushes_that_want_one_manifest_are_serialised_by_a_lease() {
+fn s9_two_pushes_that_want_one_manifest_are_serialised_by_a_database() {
     let stage = Stage { pushes: ONE_PATH, careless: true, same_time: true, ..PUSHES };
     explore("two pushes of one path at one time, under a lease", stage, 100);
 }

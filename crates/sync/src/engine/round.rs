@@ -96,18 +96,25 @@ pub struct Planned {
 }
 
 impl Engine<'_> {
-    pub(super) async fn round(&self, round: &mut Round) -> Result<Done> {
+    /// What is here and what is new there. None where it has to be looked at anew.
+    async fn look(&self, round: &mut Round) -> Result<Option<(ScanReport, News)>> {
         self.progress.phase(Phase::Scanning);
         let scan = self.workspace.scan(round.ask.clone()).await?;
         self.progress.phase(Phase::Looking);
         if let Some(pending) = &scan.pending {
             self.settle(pending).await?;
-            return Ok(Done::Void);
+            return Ok(None);
         }
         let news = self.versions.news(scan.base.as_ref()).await?;
         if scan.base.is_some() && news.base == BaseIs::Void && !round.ask.regenerate {
-            return Ok(round.start_over());
+            round.start_over();
+            return Ok(None);
         }
+        Ok(Some((scan, news)))
+    }
+
+    pub(super) async fn round(&self, round: &mut Round) -> Result<Done> {
+        let Some((scan, news)) = self.look(round).await? else { return Ok(Done::Void) };
         let whole = scan.base.as_ref().is_some_and(|base| !base.partial);
         if whole && news.base == BaseIs::Head && scan.delta.is_empty() && round.held.is_empty() {
             return self.nothing_to_do(round, scan).await;
@@ -152,30 +159,15 @@ impl Engine<'_> {
 
     /// As far as nothing is changed. None where it has to be looked at anew.
     pub(super) async fn plan(&self, round: &mut Round) -> Result<Option<Planned>> {
-        let scan = self.workspace.scan(round.ask.clone()).await?;
-        if let Some(pending) = &scan.pending {
-            self.settle(pending).await?;
-            return Ok(None);
-        }
-        let news = self.versions.news(scan.base.as_ref()).await?;
-        if scan.base.is_some() && news.base == BaseIs::Void && !round.ask.regenerate {
-            round.start_over();
-            return Ok(None);
-        }
+        let Some((scan, news)) = self.look(round).await? else { return Ok(None) };
         self.planned(round, scan, news).await
     }
 
     async fn planned(&self, round: &mut Round, scan: ScanReport, news: News) -> Result<Option<Planned>> {
         let head = self.versions.head_of(&news, scan.base.as_ref()).await?;
-        if let Some(base) = &scan.base {
-            let is_ours = match news.base {
-                BaseIs::Head => head.version.as_ref().is_some_and(|version| version.id == base.id),
-                _ => self.versions.knows(base).await?,
-            };
-            if !is_ours {
-                round.start_over();
-                return Ok(None);
-            }
+        if !self.knows_base(&scan, &news, &head).await? {
+            round.start_over();
+            return Ok(None);
         }
         if let Some(since) = round.uploads.since().filter(|since| *since < head.seq) {
             round.uploads.forget(&condemned(&self.versions.records_after(since).await?));
@@ -207,6 +199,16 @@ impl Engine<'_> {
         self.hold_back(round, &mut local, base.as_ref());
         let plan = diff(Sides { base: base.as_ref(), local: &local, remote: &remote });
         Ok(Some(Planned { scan, news, head, base, local, remote, plan }))
+    }
+
+    async fn knows_base(&self, scan: &ScanReport, news: &News, head: &Head) -> Result<bool> {
+        match (&scan.base, news.base) {
+            (None, _) => Ok(true),
+            (Some(base), BaseIs::Head) => {
+                Ok(head.version.as_ref().is_some_and(|version| version.id == base.id))
+            }
+            (Some(base), _) => self.versions.knows(base).await,
+        }
     }
 
     /// The newest version's manifest is gone. A workspace that has files becomes a version of its own;
@@ -369,13 +371,12 @@ enum Pushed {
 }
 
 impl Round {
-    fn start_over(&mut self) -> Done {
+    fn start_over(&mut self) {
         tracing::warn!(
             "the state file tells of a version that the bucket does not have; all is compared anew"
         );
         self.ask.regenerate = true;
         self.report.state_problem = Some("the bucket does not have the version it tells of".to_owned());
-        Done::Void
     }
 
     /// What the workspace has of the version: all, but for what was held back.

@@ -90,17 +90,7 @@ impl Versions {
             legacy: false,
         };
         let record = Record::new(head.seq + 1, id.to_owned(), &head.id, What::Version(version.clone()));
-        let done = match &door {
-            Door::Store => self.create_record(&door, record).await?,
-            // The manifest has another name here; where older readers look there is a copy.
-            Door::Database(_) => {
-                let shown = manifest_key(timestamp);
-                let copied = retry("storing the manifest", || self.bucket.put(&shown, json.clone()));
-                let (done, copied) = futures::future::join(self.create_record(&door, record), copied).await;
-                copied?;
-                done?
-            }
-        };
+        let done = self.create_record(&door, record).await?;
         if let Committed::Done(record) = &done {
             self.memory.keep_manifest(&version.manifest_hash, json).await;
             let (place, name) = (self.bucket.place(), record::key(record.seq));
@@ -124,15 +114,20 @@ impl Versions {
         json: &Bytes,
     ) -> Result<(i64, String)> {
         let step = "storing the manifest";
-        if let Door::Database(_) = door {
-            // The store refuses nothing, so the one that counts has a name of its own.
-            let own = format!(".manifests/{id}");
-            retry(step, || self.bucket.put(&own, json.clone())).await?;
-            return Ok((timestamp, own));
-        }
         for timestamp in timestamp.. {
             let key = manifest_key(timestamp);
-            if retry(step, || self.bucket.create(&key, json.clone())).await? {
+            let is_ours = match door {
+                Door::Store => retry(step, || self.bucket.create(&key, json.clone())).await?,
+                Door::Database(turnstile) => {
+                    let name = format!("manifest {timestamp} of {}", self.bucket.place());
+                    let admitted = turnstile.admit(&name, id).await?;
+                    if admitted {
+                        retry(step, || self.bucket.put(&key, json.clone())).await?;
+                    }
+                    admitted
+                }
+            };
+            if is_ours {
                 return Ok((timestamp, key));
             }
         }

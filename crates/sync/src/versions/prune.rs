@@ -120,7 +120,7 @@ impl Versions {
         let ours = records.iter().filter_map(Record::version).chain(versions);
         let known: BTreeSet<i64> = ours.map(|version| version.timestamp).collect();
         let mut all = BTreeMap::new();
-        for prefix in [PACKS, ".manifests/", CANDIDATES] {
+        for prefix in [PACKS, CANDIDATES] {
             let listed = retry("listing bodies", || self.bucket.list(prefix, None)).await?;
             all.extend(listed.into_iter().map(|object| (object.key, object.size)));
         }

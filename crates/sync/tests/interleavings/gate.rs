@@ -76,8 +76,7 @@ impl Stage {
 
     /// What must never be stored over.
     fn is_guarded(&self, key: &str) -> bool {
-        let manifests = if self.careless { key.starts_with(".manifests/") } else { !key.starts_with('.') };
-        manifests || key.starts_with(COMMITS)
+        !key.starts_with('.') || key.starts_with(COMMITS)
     }
 }
 

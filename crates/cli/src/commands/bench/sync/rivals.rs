@@ -1,6 +1,6 @@
 //! What this machine has of rclone, `aws s3 sync` and restic: the same tree, the same server, the same run.
 
-use super::{Times, left_out};
+use super::{Times, left_out, settle};
 use crate::{
     app::App,
     commands::bench::figures::{Bound, Report},
@@ -161,6 +161,7 @@ impl Who {
         let Some(mut command) = self.command(task, place, tree, back, scratch)? else { return Ok(0.0) };
         // Debian's rclone refuses to start where it is set.
         command.env_remove("AWS_CA_BUNDLE").stdin(Stdio::null());
+        settle();
         let begun = Instant::now();
         let ran = command.output().with_context(|| format!("cannot run {}", self.program()))?;
         let seconds = begun.elapsed().as_secs_f64();
