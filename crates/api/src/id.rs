@@ -101,6 +101,11 @@ id!(
     HookRunId
 );
 
+impl AccountId {
+    /// The account `local`: that of the command line, and of a server's first key.
+    pub const LOCAL: AccountId = AccountId(Uuid::from_u128(0x0190_0000_0000_7000_8000_0000_0000_0001));
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -8,6 +8,7 @@
 pub mod account;
 pub mod conversation;
 pub mod error;
+pub mod event;
 pub mod exec;
 pub mod files;
 pub mod frame;

@@ -1,33 +1,41 @@
 //! The composition root: everything that a command needs, wired from the settings.
 
-use crate::{config::Settings, records::FileRecords};
+use crate::{adopt, claims::FileClaims, commands::db, config::Settings};
 use anyhow::{Context, Result};
+use seawall_api::SandboxId;
 use seawall_core::{
     Providers, Sandboxes,
-    ports::{Provider, SystemClock},
+    ports::{Provider, SystemClock, store::Stores},
+    rows::RowRecords,
 };
 use seawall_providers::{local::LocalProvider, native::NativeProvider};
-use std::sync::Arc;
+use seawall_stores::SqlStore;
+use std::{path::Path, sync::Arc};
 
 pub struct App {
     pub settings: Settings,
     pub sandboxes: Sandboxes,
+    pub stores: Stores,
     /// Programs read the output.
     pub json: bool,
 }
 
 impl App {
-    pub fn open(settings: Settings, json: bool) -> Result<App> {
+    pub async fn open(settings: Settings, json: bool) -> Result<App> {
         let data = &settings.data;
         make_data(data).with_context(|| unusable(data))?;
-        let records = FileRecords::open(data).with_context(|| unusable(data))?;
+        let claims = FileClaims::open(data).with_context(|| unusable(data))?;
+        let node = node(data).with_context(|| unusable(data))?;
+        let stores = SqlStore::new(db::open(&settings).await?).stores();
+        let records = RowRecords::new(stores.sandboxes.clone(), Arc::new(claims), Some(node));
+        adopt::adopt(data, &records).await?;
         let local = LocalProvider::open(data).with_context(|| unusable(data))?;
         let native = NativeProvider::open(data, settings.native.clone()).with_context(|| unusable(data))?;
         // `mock` is for tests and is not offered here.
         let all: Vec<Arc<dyn Provider>> = vec![Arc::new(native), Arc::new(local)];
         let providers = Providers::new(&settings.provider, all)?;
         let sandboxes = Sandboxes::new(providers, Arc::new(records), Arc::new(SystemClock));
-        Ok(App { settings, sandboxes, json })
+        Ok(App { settings, sandboxes, stores, json })
     }
 }
 
@@ -35,6 +43,26 @@ impl App {
 fn make_data(data: &std::path::Path) -> std::io::Result<()> {
     use std::os::unix::fs::DirBuilderExt;
     std::fs::DirBuilder::new().recursive(true).mode(0o711).create(data)
+}
+
+/// The name of this data folder among all that share a database. Made once.
+fn node(data: &Path) -> std::io::Result<String> {
+    let file = data.join("node");
+    let read = || std::fs::read_to_string(&file).map(|text| text.trim().to_owned());
+    match read() {
+        Ok(node) if !node.is_empty() => return Ok(node),
+        Err(error) if error.kind() != std::io::ErrorKind::NotFound => return Err(error),
+        _ => {}
+    }
+    let draft = data.join(format!(".node-{}", SandboxId::generate()));
+    std::fs::write(&draft, SandboxId::generate().to_string())?;
+    // Of two at once the first counts.
+    let linked = std::fs::hard_link(&draft, &file);
+    std::fs::remove_file(&draft)?;
+    match linked {
+        Err(error) if error.kind() != std::io::ErrorKind::AlreadyExists => Err(error),
+        _ => read(),
+    }
 }
 
 fn unusable(data: &std::path::Path) -> String {

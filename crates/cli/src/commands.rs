@@ -44,28 +44,34 @@ pub async fn dispatch(cli: Cli) -> Result<i32> {
         Command::Db(args) => return db::db(&settings, &args, json).await,
         command => command,
     };
-    let app = App::open(settings, json)?;
+    let app = App::open(settings, json).await?;
+    let done = on(&app, command).await;
+    app.sandboxes.flush().await;
+    done
+}
+
+async fn on(app: &App, command: Command) -> Result<i32> {
     match command {
-        Command::Run(args) => run::run(&app, &args).await,
-        Command::Create(args) => create::create(&app, &args).await,
-        Command::Start(args) => start::start(&app, &args).await,
-        Command::Ls(args) => ls::ls(&app, &args).await,
-        Command::Exec(args) => exec::exec(&app, &args).await,
-        Command::Shell(args) => shell::shell(&app, &args).await,
-        Command::Cp(args) => cp::cp(&app, &args).await,
-        Command::Logs(args) => logs::logs(&app, &args).await,
-        Command::Kill(args) => kill::kill(&app, &args).await,
-        Command::Stop(args) => stop::stop(&app, &args).await,
-        Command::Rm(args) => rm::rm(&app, &args).await,
-        Command::Volumes(args) => volumes::volumes(&app, &args).await,
-        Command::Inspect(args) => inspect::inspect(&app, &args).await,
-        Command::Forward(args) => forward::forward(&app, &args).await,
-        Command::Sync(args) => sync::sync(&app, &args).await,
-        Command::Versions(args) => versions::versions(&app, &args).await,
-        Command::Diff(args) => versions::diff(&app, &args).await,
-        Command::Restore(args) => restore::restore(&app, &args).await,
-        Command::Prune(args) => versions::prune(&app, &args).await,
-        Command::Verify(args) => versions::verify(&app, &args).await,
+        Command::Run(args) => run::run(app, &args).await,
+        Command::Create(args) => create::create(app, &args).await,
+        Command::Start(args) => start::start(app, &args).await,
+        Command::Ls(args) => ls::ls(app, &args).await,
+        Command::Exec(args) => exec::exec(app, &args).await,
+        Command::Shell(args) => shell::shell(app, &args).await,
+        Command::Cp(args) => cp::cp(app, &args).await,
+        Command::Logs(args) => logs::logs(app, &args).await,
+        Command::Kill(args) => kill::kill(app, &args).await,
+        Command::Stop(args) => stop::stop(app, &args).await,
+        Command::Rm(args) => rm::rm(app, &args).await,
+        Command::Volumes(args) => volumes::volumes(app, &args).await,
+        Command::Inspect(args) => inspect::inspect(app, &args).await,
+        Command::Forward(args) => forward::forward(app, &args).await,
+        Command::Sync(args) => sync::sync(app, &args).await,
+        Command::Versions(args) => versions::versions(app, &args).await,
+        Command::Diff(args) => versions::diff(app, &args).await,
+        Command::Restore(args) => restore::restore(app, &args).await,
+        Command::Prune(args) => versions::prune(app, &args).await,
+        Command::Verify(args) => versions::verify(app, &args).await,
         Command::Doctor(_) | Command::Bench(_) | Command::Db(_) | Command::Completions { .. } => Ok(0),
     }
 }

@@ -1,8 +1,10 @@
 //! The binary `seawall`: reads what was asked, does it, and ends with a code that means something.
 
+mod adopt;
 mod app;
 mod args;
 mod attached;
+mod claims;
 mod commands;
 mod config;
 mod duration;
@@ -11,7 +13,6 @@ mod input;
 mod lookup;
 mod memory;
 mod output;
-mod records;
 mod signals;
 mod terminal;
 mod workspaces;

@@ -4,12 +4,14 @@
 //! needs; [`lifecycle`] is its state machine, a pure function. Nearly all behaviour is tested here,
 //! with the fakes of `testing` and paused time.
 
+// pub mod agents;
 pub mod delivery;
 pub mod error;
 pub mod exec;
 pub mod lifecycle;
 pub mod ports;
 pub mod providers;
+pub mod rows;
 pub mod sandboxes;
 pub mod steps;
 pub mod tunnels;

@@ -1,6 +1,7 @@
 //! The traits that core needs somebody else to fulfil.
 
 pub mod clock;
+// pub mod gateway;
 pub mod provider;
 pub mod records;
 pub mod store;
@@ -9,4 +10,4 @@ pub use clock::{Clock, SystemClock};
 pub use provider::{
     BoxEvent, BoxEvents, BoxInfo, BoxState, Capabilities, LimitKinds, Provider, ToBox, VolumeInfo, Volumes,
 };
-pub use records::{Claim, Durable, Record, Records};
+pub use records::{Claim, Claims, Durable, Record, Records};

@@ -18,7 +18,7 @@ use crate::{
     tunnels::{self, Expose, Forward},
 };
 use seawall_api::{
-    ErrorKind, SandboxId,
+    AccountId, ErrorKind, SandboxId,
     exec::{ProcessInfo, StartProcess},
     hello::Role,
     message::{Attach, GuestInfo},
@@ -42,7 +42,10 @@ pub use watch::SandboxEvent;
 pub struct NewSandbox {
     /// None: a new one.
     pub id: Option<SandboxId>,
+    /// None: `local`.
+    pub account: Option<AccountId>,
     pub name: Option<String>,
+    pub template: Option<String>,
     /// None: the default of this installation.
     pub provider: Option<String>,
     pub spec: SandboxSpec,
@@ -84,6 +87,11 @@ impl fmt::Debug for Sandboxes {
 impl Sandboxes {
     pub fn new(providers: Providers, records: Arc<dyn Records>, clock: Arc<dyn Clock>) -> Sandboxes {
         Sandboxes { inner: Arc::new(Inner { providers, records, clock, guests: Mutex::default() }) }
+    }
+
+    /// Ends when all that is known is written down. Before a process ends.
+    pub async fn flush(&self) {
+        self.inner.records.flush().await;
     }
 
     pub fn providers(&self) -> &Providers {

@@ -129,7 +129,7 @@ async fn rows(stores: &Stores, account: AccountId) {
         state: SandboxState::Running,
         reason: None,
         removing: None,
-        unsynced: true,
+        unsynced: Some(String::new()),
         metadata: json!({"last_synced_at": 9}).as_object().unwrap().clone(),
         created_at: at(1),
         started_at: Some(at(2)),
@@ -187,7 +187,7 @@ async fn read(stores: &Stores) {
     assert_eq!(running.iter().map(|(_, turn)| turn.id).collect::<Vec<_>>(), [id::<TurnId>(32)]);
     assert_eq!(stores.turns.events(account, id(31), 0, 10).await.unwrap()[1].data, "two");
     let sandbox = stores.sandboxes.get(account, id(20)).await.unwrap();
-    assert_eq!((sandbox.name.as_deref(), sandbox.unsynced), (Some("box"), true));
+    assert_eq!((sandbox.name.as_deref(), sandbox.unsynced), (Some("box"), Some(String::new())));
     assert_eq!(sandbox.metadata["last_synced_at"], 9);
     let session = stores.sessions.get(account, SessionScope::Workflow, "w").await.unwrap();
     assert_eq!(session.sandbox_id, id::<SandboxId>(20));

@@ -79,6 +79,6 @@ impl SpecArgs {
             ..SandboxSpec::default()
         };
         let provider = self.provider.clone().filter(|name| !name.is_empty());
-        NewSandbox { id: Some(id), name: self.name.clone(), provider, spec }
+        NewSandbox { id: Some(id), name: self.name.clone(), provider, spec, ..NewSandbox::default() }
     }
 }

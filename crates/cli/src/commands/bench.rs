@@ -116,7 +116,7 @@ pub async fn bench(mut settings: Settings, args: &BenchArgs, json: bool) -> Resu
     clear_left_behind(&settings, json).await;
     let scratch = Scratch::new()?;
     settings.data = scratch.path.clone();
-    let app = App::open(settings, json)?;
+    let app = App::open(settings, json).await?;
     let mut signals = Signals::listen()?;
     let measured = tokio::select! {
         report = measure(&app, args.runs, boxes) => report.map(Some),
@@ -152,7 +152,7 @@ async fn of_sync(mut settings: Settings, args: &BenchSyncArgs, json: bool) -> Re
     let scratch = Scratch::new()?;
     settings.data = scratch.path.clone();
     settings.sync.bucket = args.bucket.clone().filter(|bucket| !bucket.is_empty());
-    let app = App::open(settings, json)?;
+    let app = App::open(settings, json).await?;
     let mut signals = Signals::listen()?;
     let measured = tokio::select! {
         report = sync::all(&app, args) => report.map(Some),
@@ -225,7 +225,7 @@ async fn clear_left_behind(settings: &Settings, json: bool) {
     for scratch in Scratch::left_behind() {
         output::note(format!("clearing away a measurement that was killed: {}", scratch.path.display()));
         let settings = Settings { data: scratch.path.clone(), ..settings.clone() };
-        match App::open(settings, json) {
+        match App::open(settings, json).await {
             Ok(app) => remove_all(&app).await,
             Err(error) => output::note(format!("{} cannot be opened: {error:#}", scratch.path.display())),
         }

@@ -175,11 +175,6 @@ fn what_is_damaged_is_removed_by_force() {
     assert!(stderr(&refused).contains("rm -f"), "{}", stderr(&refused));
     world.ok(["rm", "-f", "--volumes", &id]);
     assert!(!lives(&guest), "its guest lives on");
-    let id = world.create();
-    let guest = process(&id);
-    std::fs::write(world.data().join(format!("records/{id}.json")), "xx").unwrap();
-    world.ok(["rm", "-f", "--volumes", &id]);
-    assert!(!lives(&guest), "its guest lives on");
     assert!(!folder(&id).exists());
     assert!(world.is_empty());
 }
@@ -207,10 +202,35 @@ fn a_long_command_line_can_be_listed() {
 }
 
 #[test]
+fn v1_sandboxes_from_before_the_database_are_adopted() {
+    let world = World::new();
+    let id = world.create();
+    world.ok(["exec", &id, "--", "sh", "-c", "echo kept > /work/file"]);
+    // As it was when records were files.
+    for name in ["seawall.db", "seawall.db-wal", "seawall.db-shm"] {
+        let _ = std::fs::remove_file(world.data().join(name));
+    }
+    let provider = std::env::var("SEAWALL_PROVIDER").unwrap_or_else(|_| "native".to_owned());
+    let provider =
+        if world.data().join("native/boxes").join(&id).exists() { "native".to_owned() } else { provider };
+    let record = serde_json::json!({
+        "id": id, "name": "old", "provider": provider, "state": "running", "spec": {},
+        "created_at": "2026-11-01T10:00:00Z",
+    });
+    let file = world.data().join(format!("records/{id}.json"));
+    std::fs::write(&file, record.to_string()).unwrap();
+    assert!(world.ok(["ls"]).contains("old"));
+    assert!(!file.exists(), "it was not taken over");
+    assert_eq!(world.ok(["exec", "old", "--", "cat", "/work/file"]), "kept\n");
+    world.ok(["rm", "-f", "--volumes", "old"]);
+    assert!(world.is_empty());
+}
+
+#[test]
 fn the_database_is_looked_after() {
     let world = World::new();
-    assert_eq!(world.ok(["db", "migrate"]), "sqlite: version 0 became 2\n");
-    assert_eq!(world.ok(["db", "migrate"]), "sqlite is at version 2, the newest\n");
+    assert_eq!(world.ok(["db", "migrate"]), "sqlite: version 0 became 3\n");
+    assert_eq!(world.ok(["db", "migrate"]), "sqlite is at version 3, the newest\n");
     let checked = world.json(["--json", "db", "check"]);
     assert_eq!((&checked["ok"], &checked["turns"]), (&true.into(), &0.into()));
     let folder = tempfile::tempdir().unwrap();

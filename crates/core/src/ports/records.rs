@@ -8,7 +8,7 @@ use crate::Result;
 use async_trait::async_trait;
 use jiff::Timestamp;
 use seawall_api::{
-    SandboxId,
+    AccountId, SandboxId,
     sandbox::{EndReason, SandboxSpec, SandboxState},
 };
 use serde::{Deserialize, Serialize};
@@ -17,9 +17,13 @@ use std::pin::Pin;
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Record {
     pub id: SandboxId,
+    #[serde(default = "local")]
+    pub account_id: AccountId,
     #[serde(default)]
     pub name: Option<String>,
     pub provider: String,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub template: Option<String>,
     /// The last state that was decided here; the box may have moved on.
     pub state: SandboxState,
     #[serde(default)]
@@ -34,6 +38,11 @@ pub struct Record {
     /// Its workspace has work that no bucket has, and why (H8). It is not stopped or removed without force.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub unsynced: Option<String>,
+}
+
+/// Of records from before there were accounts.
+fn local() -> AccountId {
+    AccountId::LOCAL
 }
 
 /// The right to make or remove one sandbox, across processes. Given back when dropped, also by a crash.
@@ -62,6 +71,9 @@ pub trait Records: Send + Sync {
         self.update(record).await
     }
 
+    /// Ends when all notes are written, as far as they can be.
+    async fn flush(&self) {}
+
     async fn get(&self, id: SandboxId) -> Result<Option<Record>>;
 
     /// All of them, oldest first.
@@ -70,6 +82,19 @@ pub trait Records: Send + Sync {
     /// Removing what is gone succeeds.
     async fn remove(&self, id: SandboxId) -> Result<()>;
 
+    /// Waits for the claim to a sandbox.
+    async fn claim(&self, id: SandboxId) -> Result<Claim>;
+
+    /// None where somebody who lives has it.
+    async fn try_claim(&self, id: SandboxId) -> Result<Option<Claim>>;
+
+    /// A number larger than any given before, for the control wire to a sandbox.
+    async fn next_epoch(&self, id: SandboxId) -> Result<u64>;
+}
+
+/// Who is at a sandbox, among the processes of one machine.
+#[async_trait]
+pub trait Claims: Send + Sync {
     /// Waits for the claim to a sandbox.
     async fn claim(&self, id: SandboxId) -> Result<Claim>;
 

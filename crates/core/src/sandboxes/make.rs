@@ -7,7 +7,7 @@ use crate::{
     steps::reached,
 };
 use seawall_api::{
-    ErrorKind, SandboxId,
+    AccountId, ErrorKind, SandboxId,
     sandbox::{EndReason, SandboxInfo, SandboxState},
 };
 use seawall_wire::Guest;
@@ -38,8 +38,10 @@ impl Sandboxes {
         let id = new.id.unwrap_or_else(SandboxId::generate);
         let record = Record {
             id,
+            account_id: new.account.unwrap_or(AccountId::LOCAL),
             name: new.name,
             provider: provider.name().to_owned(),
+            template: new.template,
             state: SandboxState::Creating,
             reason: None,
             spec: new.spec,

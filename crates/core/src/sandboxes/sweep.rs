@@ -34,6 +34,11 @@ impl Sandboxes {
             // Boxes first: a record precedes its box, so a box without one is nobody's.
             for found in provider.list().await? {
                 // A record that cannot be read is no reason to remove what it is about.
+                if !matches!(self.inner.records.get(found.id).await, Ok(None)) {
+                    continue;
+                }
+                // Whoever makes it right now holds the claim, and its record may be on its way.
+                let Some(_claim) = self.inner.records.try_claim(found.id).await? else { continue };
                 if matches!(self.inner.records.get(found.id).await, Ok(None)) {
                     tracing::warn!(sandbox = %found.id, provider = provider.name(), "removing a box without a record");
                     provider.remove(found.id, Volumes::Keep).await?;

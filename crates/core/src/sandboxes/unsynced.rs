@@ -21,8 +21,7 @@ impl Sandboxes {
         let mut record = self.record(id).await?;
         if record.unsynced != why {
             record.unsynced = why;
-            // A loss of power may undo it: the box is gone then too.
-            self.inner.records.note(&record).await?;
+            self.inner.records.update(&record).await?;
         }
         Ok(())
     }

@@ -75,8 +75,10 @@ impl World {
     pub async fn leave_record(&self, state: SandboxState) -> SandboxId {
         let record = Record {
             id: SandboxId::generate(),
+            account_id: seawall_api::AccountId::LOCAL,
             name: None,
             provider: "mock".to_owned(),
+            template: None,
             state,
             reason: None,
             spec: SandboxSpec::default(),

@@ -76,7 +76,19 @@ impl Db {
         T: Send + 'static,
     {
         match self {
-            Db::Sqlite(db) => db.write(args, work).await,
+            Db::Sqlite(db) => db.write(args, work, false).await,
+            Db::Postgres(db) => db.write(&args, &work).await,
+        }
+    }
+
+    /// As [`Db::write`], but on SQLite it is on the disk only with the next write that is not lazy.
+    pub async fn write_lazily<A, T>(&self, args: A, work: impl Work<A, T>) -> Result<T>
+    where
+        A: Send + Sync + 'static,
+        T: Send + 'static,
+    {
+        match self {
+            Db::Sqlite(db) => db.write(args, work, true).await,
             Db::Postgres(db) => db.write(&args, &work).await,
         }
     }

@@ -20,7 +20,7 @@ macro_rules! with_lists {
         statement! {
             listed;
             $($name: [
-                "SELECT id, account_id, name, provider, node, template, spec, state, reason, removing, unsynced, metadata,
+                "SELECT id, account_id, name, provider, node, template, spec, state, reason, removing, unsynced, unsynced_why, metadata,
                     created_at, started_at, last_used_at, version FROM sandboxes WHERE ", $rest_of_it
             ];)+
             $($rest)*
@@ -36,15 +36,18 @@ with_lists! {
         OF_NODE "node = $1 AND (created_at, id) > ($2, $3) ORDER BY created_at, id LIMIT $4";
         OF_NO_NODE "node IS NULL AND (created_at, id) > ($1, $2) ORDER BY created_at, id LIMIT $3";
     ]
-    INSERT: ["INSERT INTO sandboxes (id, account_id, name, provider, node, template, spec, state, reason, removing, unsynced, metadata,
-        created_at, started_at, last_used_at, version) VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, 1)"];
-    GET: ["SELECT id, account_id, name, provider, node, template, spec, state, reason, removing, unsynced, metadata,
+    INSERT: ["INSERT INTO sandboxes (id, account_id, name, provider, node, template, spec, state, reason, removing, unsynced, unsynced_why, metadata,
+        created_at, started_at, last_used_at, version) VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, 1)"];
+    GET: ["SELECT id, account_id, name, provider, node, template, spec, state, reason, removing, unsynced, unsynced_why, metadata,
         created_at, started_at, last_used_at, version FROM sandboxes WHERE id = $2 AND account_id = $1"];
-    LOCK: ["SELECT id, account_id, name, provider, node, template, spec, state, reason, removing, unsynced, metadata,
+    LOCK: ["SELECT id, account_id, name, provider, node, template, spec, state, reason, removing, unsynced, unsynced_why, metadata,
         created_at, started_at, last_used_at, version FROM sandboxes WHERE id = $2 AND account_id = $1", FOR_UPDATE];
+    FIND: ["SELECT id, account_id, name, provider, node, template, spec, state, reason, removing, unsynced, unsynced_why, metadata,
+        created_at, started_at, last_used_at, version FROM sandboxes WHERE id = $1"];
+    SETTLE: ["UPDATE sandboxes SET version = version WHERE id = $1"];
     TAKEN: ["SELECT account_id FROM sandboxes WHERE id = $1"];
     UPDATE: ["UPDATE sandboxes SET name = $3, provider = $4, node = $5, template = $6, spec = $7, state = $8, reason = $9, removing = $10,
-        unsynced = $11, started_at = $12, last_used_at = ", GREATEST, "(last_used_at, $13), version = version + 1
+        unsynced = $11, unsynced_why = $12, started_at = $13, last_used_at = ", GREATEST, "(last_used_at, $14), version = version + 1
         WHERE id = $2 AND account_id = $1"];
     SET_METADATA: ["UPDATE sandboxes SET metadata = $3, version = version + 1 WHERE id = $2 AND account_id = $1"];
     TOUCH: ["UPDATE sandboxes SET last_used_at = ", GREATEST, "(last_used_at, $3) WHERE id = $2 AND account_id = $1"];
@@ -65,12 +68,15 @@ fn sandbox(row: &Row) -> Result<SandboxRow> {
         state: serde_json::from_value(Json::String(row.text(7)?)).map_err(broken)?,
         reason: word(8)?.map(serde_json::from_value).transpose().map_err(broken)?,
         removing: word(9)?.map(serde_json::from_value).transpose().map_err(broken)?,
-        unsynced: row.flag(10)?,
-        metadata: row.json(11)?,
-        created_at: row.time(12)?,
-        started_at: row.maybe_time(13)?,
-        last_used_at: row.time(14)?,
-        version: row.count(15)?,
+        unsynced: match row.flag(10)? {
+            true => Some(row.maybe_text(11)?.unwrap_or_default()),
+            false => None,
+        },
+        metadata: row.json(12)?,
+        created_at: row.time(13)?,
+        started_at: row.maybe_time(14)?,
+        last_used_at: row.time(15)?,
+        version: row.count(16)?,
     })
 }
 
@@ -102,7 +108,7 @@ fn name_taken(error: Error, row: &SandboxRow) -> Error {
 }
 
 /// What both an insertion and an update write, in their order.
-fn common(row: &SandboxRow) -> Result<[Value; 9]> {
+fn common(row: &SandboxRow) -> Result<[Value; 10]> {
     Ok([
         Value::from(&row.name),
         Value::from(row.provider.as_str()),
@@ -112,7 +118,8 @@ fn common(row: &SandboxRow) -> Result<[Value; 9]> {
         word(&row.state)?,
         word(&row.reason)?,
         word(&row.removing)?,
-        Value::from(row.unsynced),
+        Value::from(row.unsynced.is_some()),
+        Value::from(&row.unsynced),
     ])
 }
 
@@ -200,9 +207,22 @@ impl SandboxRows for SqlStore {
         self.db.write(row.clone(), |tx, row| Box::pin(insert(tx, row))).await
     }
 
+    async fn insert_soon(&self, row: &SandboxRow) -> Result<SandboxRow> {
+        self.db.write_lazily(row.clone(), |tx, row| Box::pin(insert(tx, row))).await
+    }
+
+    /// Any write to the row brings those before it to the disk.
+    async fn settle(&self, wanted: SandboxId) -> Result<()> {
+        self.db.run(SETTLE, vec![id(wanted)]).await.map(drop)
+    }
+
     async fn get(&self, account: AccountId, wanted: SandboxId) -> Result<SandboxRow> {
         let row = self.db.row(GET, vec![id(account), id(wanted)]).await?;
         sandbox(&row.ok_or_else(|| no_sandbox(wanted))?)
+    }
+
+    async fn find(&self, wanted: SandboxId) -> Result<Option<SandboxRow>> {
+        self.db.row(FIND, vec![id(wanted)]).await?.as_ref().map(sandbox).transpose()
     }
 
     async fn list(

@@ -15,7 +15,7 @@ use futures::{FutureExt, future::BoxFuture};
 use seawall_api::ErrorKind;
 use seawall_core::{Error, Result};
 use sqlx::{
-    ConnectOptions as _, Connection as _, Executor as _,
+    ConnectOptions as _, Connection as _, Executor as _, SqliteConnection,
     sqlite::{SqliteConnectOptions, SqliteJournalMode, SqlitePool, SqlitePoolOptions, SqliteSynchronous},
 };
 use std::{
@@ -27,10 +27,14 @@ use std::{
     sync::{Arc, Mutex, PoisonError},
     time::Duration,
 };
-use tokio::sync::{mpsc, oneshot};
+use tokio::{
+    sync::{mpsc, oneshot},
+    time::{Instant, sleep},
+};
 
 /// How long to wait for another process that writes.
 const PATIENCE: Duration = Duration::from_secs(20);
+const AGAIN: Duration = Duration::from_millis(5);
 const READERS: u32 = 4;
 /// Writes of one commit, at the most.
 const BATCH: usize = 128;
@@ -58,6 +62,9 @@ trait Job: Send {
 
     /// It was not run.
     fn fail(self: Box<Self>, error: &Error);
+
+    /// Whether it need not be on the disk when it is answered.
+    fn is_lazy(&self) -> bool;
 }
 
 /// With the error of the whole transaction, where it has one.
@@ -66,6 +73,7 @@ type Answer = Box<dyn FnOnce(Option<&Error>) + Send>;
 struct Write<A, T, W> {
     args: A,
     work: W,
+    lazy: bool,
     answer: oneshot::Sender<Result<T>>,
 }
 
@@ -80,7 +88,7 @@ where
         Self: 't,
     {
         Box::pin(async move {
-            let Write { args, work, answer } = *self;
+            let Write { args, work, answer, .. } = *self;
             // One that panics must not take all others along.
             let done = AssertUnwindSafe(work(tx, &args)).catch_unwind().await;
             let done = done.unwrap_or_else(|_| Err(Error::internal("a write to the database panicked")));
@@ -95,6 +103,10 @@ where
 
     fn fail(self: Box<Self>, error: &Error) {
         let _ = self.answer.send(Err(copy(error)));
+    }
+
+    fn is_lazy(&self) -> bool {
+        self.lazy
     }
 }
 
@@ -115,8 +127,7 @@ impl Sqlite {
     /// For whoever holds the lock.
     pub(super) async fn open_unlocked(path: &Path) -> Result<Sqlite> {
         make_private(path)?;
-        let writing = options(path);
-        let connection = writing.connect().await.map_err(|error| cannot_open(path, error))?;
+        let connection = connect(path).await?;
         let mut tx = Tx::Sqlite(Box::new(connection));
         let migrated = migrate::sqlite(&mut tx).await?;
         let readers = SqlitePoolOptions::new()
@@ -142,16 +153,18 @@ impl Sqlite {
     }
 
     pub(super) async fn run(&self, sql: &'static Sql, values: Vec<Value>) -> Result<u64> {
-        self.write(values, move |tx, values| Box::pin(tx.run(sql, values.clone()))).await
+        self.write(values, move |tx, values| Box::pin(tx.run(sql, values.clone())), false).await
     }
 
-    pub(super) async fn write<A, T>(&self, args: A, work: impl Work<A, T>) -> Result<T>
+    /// `lazy`: others see it when this returns, and a killed process does not take it back, but a loss of power may,
+    /// until a later write that is not lazy has been answered.
+    pub(super) async fn write<A, T>(&self, args: A, work: impl Work<A, T>, lazy: bool) -> Result<T>
     where
         A: Send + Sync + 'static,
         T: Send + 'static,
     {
         let (answer, receive) = oneshot::channel();
-        let job = Box::new(Write { args, work, answer });
+        let job = Box::new(Write { args, work, lazy, answer });
         let closed = || Error::unavailable("the database was closed");
         self.writer.send(job).await.map_err(|_| closed())?;
         receive.await.map_err(|_| closed())?
@@ -262,6 +275,17 @@ fn options(path: &Path) -> SqliteConnectOptions {
         .disable_statement_logging()
 }
 
+/// Whoever closes the file as the last one has it alone for a moment, and SQLite itself does not wait for that.
+async fn connect(path: &Path) -> Result<SqliteConnection> {
+    let give_up = Instant::now() + PATIENCE;
+    loop {
+        match options(path).connect().await.map_err(|error| cannot_open(path, error)) {
+            Err(error) if error.is_retryable() && Instant::now() < give_up => sleep(AGAIN).await,
+            other => return other,
+        }
+    }
+}
+
 fn cannot_open(path: &Path, error: sqlx::Error) -> Error {
     let found = from_sqlx(error);
     Error::new(found.kind(), format!("the database {} cannot be opened", path.display())).with_source(found)
@@ -281,11 +305,16 @@ async fn write_all(mut tx: Tx, mut jobs: mpsc::Receiver<Box<dyn Job>>) {
 /// Runs them, and whatever comes meanwhile, in one transaction.
 async fn commit(tx: &mut Tx, mut batch: VecDeque<Box<dyn Job>>, jobs: &mut mpsc::Receiver<Box<dyn Job>>) {
     let mut answers = Vec::new();
+    // Alone, so that nobody who waits for the disk is answered without it.
+    let lazy = batch.len() == 1 && batch.front().is_some_and(|job| job.is_lazy());
     let outcome = async {
+        if lazy {
+            tx.raw("PRAGMA synchronous = NORMAL").await?;
+        }
         // Immediate: one that begins as a reader may be refused when it writes.
         tx.raw("BEGIN IMMEDIATE").await?;
         loop {
-            let next = batch.pop_front().or_else(|| match answers.len() < BATCH {
+            let next = batch.pop_front().or_else(|| match answers.len() < BATCH && !lazy {
                 true => jobs.try_recv().ok(),
                 false => None,
             });
@@ -294,7 +323,10 @@ async fn commit(tx: &mut Tx, mut batch: VecDeque<Box<dyn Job>>, jobs: &mut mpsc:
         }
         tx.raw("COMMIT").await
     };
-    let failed = outcome.await.err();
+    let mut failed = outcome.await.err();
+    if lazy && let Err(error) = tx.raw("PRAGMA synchronous = FULL").await {
+        failed = failed.or(Some(error));
+    }
     if let Some(error) = &failed {
         tracing::warn!(error = %error.chain(), "a commit failed");
         // Where nothing was begun, or SQLite has undone it, there is nothing to undo.

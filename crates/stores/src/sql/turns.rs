@@ -10,6 +10,7 @@ use super::{
 };
 use async_trait::async_trait;
 use bytes::Bytes;
+use jiff::Timestamp;
 use seawall_api::{
     AccountId, ConversationId, ErrorKind, TurnId,
     conversation::{Conversation, Message, Turn, TurnState, Usage},
@@ -44,6 +45,8 @@ statement! {
     SET_EVENTS: ["UPDATE turns SET events = $3, output_offset = ", GREATEST, "(output_offset, $4) WHERE id = $2 AND account_id = $1"];
     EVENTS: ["SELECT e.number, e.data FROM turn_events e WHERE e.turn_id = $2 AND e.number >= $3
         AND EXISTS (SELECT 1 FROM turns t WHERE t.id = $2 AND t.account_id = $1) ORDER BY e.number LIMIT $4"];
+    USED: ["SELECT CAST(COALESCE(SUM(input_tokens), 0) AS BIGINT), CAST(COALESCE(SUM(output_tokens), 0) AS BIGINT),
+        CAST(COALESCE(SUM(cache_tokens), 0) AS BIGINT) FROM turn_usage WHERE account_id = $1 AND created_at >= $2"];
     RUNNING: ["SELECT t.id, t.conversation_id, t.sandbox_id, t.template, t.number, t.state, t.error, t.prompt_id, t.answer_id,
         t.output_offset, t.events, t.created_at, t.ended_at, t.account_id, u.input_tokens, u.output_tokens, u.cache_tokens
         FROM turns t LEFT JOIN turn_usage u ON u.turn_id = t.id WHERE t.state = 'running' ORDER BY t.created_at, t.id LIMIT $1"];
@@ -295,6 +298,12 @@ impl Turns for SqlStore {
             Turns::get(self, account, turn).await?;
         }
         rows.iter().map(|row| Ok(TurnEvent { number: row.count(0)?, data: row.bytes(1)?.into() })).collect()
+    }
+
+    async fn used_since(&self, account: AccountId, since: Timestamp) -> Result<Usage> {
+        let row = self.db.row(USED, vec![id(account), Value::from(since)]).await?;
+        let Some(row) = row else { return Ok(Usage::default()) };
+        Ok(Usage { input_tokens: row.count(0)?, output_tokens: row.count(1)?, cache_tokens: row.count(2)? })
     }
 
     async fn running(&self, limit: u32) -> Result<Vec<(AccountId, Turn)>> {

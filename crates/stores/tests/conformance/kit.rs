@@ -117,7 +117,7 @@ pub fn sandbox(account: AccountId) -> SandboxRow {
         state: SandboxState::Creating,
         reason: None,
         removing: None,
-        unsynced: false,
+        unsynced: None,
         metadata: serde_json::Map::new(),
         created_at: now(),
         started_at: None,

@@ -8,7 +8,7 @@ use anyhow::{Result, ensure};
 use seawall_api::{
     ErrorKind, HookRunId, KeyId, SandboxId,
     account::{ApiKey, KeyScope},
-    conversation::Role,
+    conversation::{Role, Usage},
 };
 use seawall_core::ports::store::{
     Begun, ConversationFilter, Direction, HookOutcome, HookRun, NewConversation, Page, SandboxFilter,
@@ -34,7 +34,7 @@ const SOURCES: [&str; 10] = [
 ];
 
 /// Methods of the server itself, and why they need no owner.
-const SERVERS: [(&str, &str); 21] = [
+const SERVERS: [(&str, &str); 24] = [
     ("Accounts::create", "makes the owner"),
     ("Accounts::get", "the account is the row"),
     ("Accounts::list", "for operators, by the scope of their key"),
@@ -42,6 +42,9 @@ const SERVERS: [(&str, &str); 21] = [
     ("Accounts::find_key", "finds out who the owner is"),
     ("Turns::running", "a server that starts takes up everybody's turns"),
     ("SandboxRows::insert", "the row names its owner"),
+    ("SandboxRows::insert_soon", "the row names its owner"),
+    ("SandboxRows::settle", "shows nothing, and changes nothing but what is on the disk"),
+    ("SandboxRows::find", "the machine that has a box looks after it, whoever's it is"),
     ("SandboxRows::of_node", "the sweep of a machine is about everybody's boxes"),
     ("Sessions::open", "the session names its owner"),
     ("Sessions::expired", "the reaper is about everybody's sessions"),
@@ -59,7 +62,7 @@ const SERVERS: [(&str, &str); 21] = [
 ];
 
 /// Methods that a stranger tries below.
-const OWNED: [&str; 35] = [
+const OWNED: [&str; 36] = [
     "Accounts::keys",
     "Accounts::revoke_key",
     "Accounts::touch_key",
@@ -72,6 +75,7 @@ const OWNED: [&str; 35] = [
     "Turns::begin",
     "Turns::end",
     "Turns::save_answer",
+    "Turns::used_since",
     "Turns::get",
     "Turns::list",
     "Turns::append_events",
@@ -196,6 +200,10 @@ async fn turns_and_messages(cx: &Cx) -> Result<()> {
     let mut same = begin(theirs.id);
     (same.id, same.prompt.turn_id) = (turn.id, Some(turn.id));
     ensure_kind(turns.begin(stranger, None, &same).await, ErrorKind::Conflict)?;
+    let (other, long_ago) = (cx.conversation().await?, jiff::Timestamp::UNIX_EPOCH);
+    turns.end(cx.account, None, &end(&cx.turn(other).await?)).await?;
+    ensure!(turns.used_since(stranger, long_ago).await? == Usage::default());
+    ensure!(turns.used_since(cx.account, long_ago).await? != Usage::default());
     let messages = &cx.stores.messages;
     ensure_kind(messages.get(stranger, id, turn.prompt_id).await, ErrorKind::NotFound)?;
     ensure!(messages.list(stranger, id, Direction::NewestFirst, &Page::first(9)).await?.items.is_empty());

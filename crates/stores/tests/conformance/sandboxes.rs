@@ -23,6 +23,7 @@ cases!("sandboxes";
     use_is_noted_forward_and_changes_no_version;
     lists_are_filtered_and_paged;
     a_node_finds_its_own;
+    what_is_inserted_soon_is_there_at_once;
     removing_twice_is_removing_once;
     runs_of_hooks_are_kept;
 );
@@ -36,7 +37,7 @@ async fn a_row_comes_back_as_it_was(cx: Cx) -> Result<()> {
         state: SandboxState::Failed,
         reason: Some(EndReason::Failed("oom".into())),
         removing: Some(Volumes::Keep),
-        unsynced: true,
+        unsynced: Some("the bucket is down".into()),
         metadata: json!({"last_synced_at": 5, "nested": {"a": [1]}}).as_object().unwrap().clone(),
         started_at: Some(at(4)),
         ..sandbox(cx.account)
@@ -106,7 +107,8 @@ async fn v6_metadata_is_merged_whatever_others_do(cx: Cx) -> Result<()> {
     ensure!(!found.metadata.contains_key("key-3") && found.metadata["key-4"] == json!({"deep": true}));
     ensure!(cx.stores.sandboxes.get(cx.account, row.id).await? == found);
     // A row that is replaced keeps its metadata.
-    let changed = SandboxRow { metadata: serde_json::Map::new(), unsynced: true, ..found.clone() };
+    let changed =
+        SandboxRow { metadata: serde_json::Map::new(), unsynced: Some("x".into()), ..found.clone() };
     ensure!(cx.stores.sandboxes.update(&changed).await?.metadata == found.metadata);
     let stranger = cx.stores.sandboxes.merge_metadata(cx.stranger, row.id, &found.metadata).await;
     ensure_kind(stranger, ErrorKind::NotFound)
@@ -170,6 +172,20 @@ async fn a_node_finds_its_own(cx: Cx) -> Result<()> {
     let rest = cx.stores.sandboxes.of_node(Some("a"), &Page::first(1).after(first.next.unwrap())).await?;
     ensure!(rest.items == [made[3].clone()] && rest.next.is_none());
     ensure!(cx.stores.sandboxes.of_node(None, &Page::first(9)).await?.items == [made[2].clone()]);
+    Ok(())
+}
+
+async fn what_is_inserted_soon_is_there_at_once(cx: Cx) -> Result<()> {
+    let row = sandbox(cx.account);
+    let made = cx.stores.sandboxes.insert_soon(&row).await?;
+    ensure!(cx.stores.sandboxes.find(row.id).await? == Some(made.clone()));
+    ensure_kind(
+        cx.stores.sandboxes.insert_soon(&SandboxRow { provider: "x".into(), ..row }).await,
+        ErrorKind::AlreadyExists,
+    )?;
+    cx.stores.sandboxes.settle(made.id).await?;
+    ensure!(cx.stores.sandboxes.find(made.id).await? == Some(made));
+    ensure!(cx.stores.sandboxes.find(SandboxId::generate()).await?.is_none());
     Ok(())
 }
 

@@ -26,6 +26,7 @@ cases!("turns";
     m3_what_an_agent_claims_cannot_break_the_totals;
     a_stranger_who_names_our_sandbox_stands_in_nobodys_way;
     m4_the_end_returns_the_totals;
+    what_was_used_since_a_time_is_known;
     numbers_go_on;
     beginning_twice_is_beginning_once;
     events_are_replayed_from_any_number;
@@ -124,6 +125,19 @@ async fn m3_usage_is_counted_once_however_often_it_is_told(cx: Cx) -> Result<()>
     let found = cx.stores.turns.end(cx.account, None, &other).await?;
     ensure!(found.stats == totals(1), "{:?}", found.stats);
     ensure!(cx.stores.turns.get(cx.account, turn.id).await?.state == TurnState::Completed);
+    Ok(())
+}
+
+async fn what_was_used_since_a_time_is_known(cx: Cx) -> Result<()> {
+    let id = cx.conversation().await?;
+    for second in [10, 20, 30] {
+        let turn = cx.turn(id).await?;
+        cx.stores.turns.end(cx.account, None, &EndTurn { ended_at: at(second), ..end(&turn) }).await?;
+    }
+    let used = async |since| cx.stores.turns.used_since(cx.account, at(since)).await;
+    ensure!(used(0).await?.input_tokens == 3 * USAGE.input_tokens);
+    ensure!(used(20).await?.output_tokens == 2 * USAGE.output_tokens);
+    ensure!(used(31).await? == Usage::default());
     Ok(())
 }
 

@@ -65,8 +65,9 @@ pub async fn native(settings: &Settings) -> Check {
 async fn try_native(settings: &Settings) -> anyhow::Result<()> {
     let scratch = Scratch::new(&settings.data);
     std::fs::create_dir_all(&scratch.0)?;
-    let settings = Settings { data: scratch.0.clone(), provider: "native".into(), ..settings.clone() };
-    let app = App::open(settings, false)?;
+    let settings =
+        Settings { data: scratch.0.clone(), provider: "native".into(), database: None, ..settings.clone() };
+    let app = App::open(settings, false).await?;
     let id = app.sandboxes.create(NewSandbox::default()).await?.id;
     let ran = async {
         app.sandboxes.start(id).await?;

@@ -25,8 +25,8 @@ pub struct SandboxRow {
     pub reason: Option<EndReason>,
     /// It is being removed, and this becomes of its volume.
     pub removing: Option<Volumes>,
-    /// Its files have changes that no version has.
-    pub unsynced: bool,
+    /// Its files have changes that no version has, and why (H8).
+    pub unsynced: Option<String>,
     /// `last_synced_at`, token totals, and what hooks put there.
     pub metadata: Map<String, Value>,
     pub created_at: Timestamp,
@@ -60,7 +60,20 @@ pub trait SandboxRows: Send + Sync {
     /// another of the account's. The version of a new row is 1, whatever it says.
     async fn insert(&self, row: &SandboxRow) -> Result<SandboxRow>;
 
+    /// As [`SandboxRows::insert`], but a loss of power may undo it until [`SandboxRows::settle`] has returned.
+    async fn insert_soon(&self, row: &SandboxRow) -> Result<SandboxRow> {
+        self.insert(row).await
+    }
+
+    /// What was inserted soon is durable.
+    async fn settle(&self, _id: SandboxId) -> Result<()> {
+        Ok(())
+    }
+
     async fn get(&self, account: AccountId, id: SandboxId) -> Result<SandboxRow>;
+
+    /// Whoever it belongs to: for the machine that has its box.
+    async fn find(&self, id: SandboxId) -> Result<Option<SandboxRow>>;
 
     /// Newest first.
     async fn list(

@@ -84,6 +84,9 @@ pub trait Turns: Send + Sync {
     async fn events(&self, account: AccountId, turn: TurnId, from: u64, limit: u32)
     -> Result<Vec<TurnEvent>>;
 
+    /// What an account's turns used that ended at a time or later.
+    async fn used_since(&self, account: AccountId, since: Timestamp) -> Result<Usage>;
+
     /// Turns that run, of all accounts, oldest first: for a server that takes them up again.
     async fn running(&self, limit: u32) -> Result<Vec<(AccountId, Turn)>>;
 }

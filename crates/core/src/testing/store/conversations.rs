@@ -13,7 +13,7 @@ use bytes::Bytes;
 use jiff::Timestamp;
 use seawall_api::{
     AccountId, ConversationId, MessageId, SandboxId, TurnId,
-    conversation::{Conversation, Message, Stats, Turn, TurnState},
+    conversation::{Conversation, Message, Stats, Turn, TurnState, Usage},
 };
 
 fn no_conversation(id: ConversationId) -> Error {
@@ -296,6 +296,19 @@ impl Turns for MemoryStore {
         let all = (0..).zip(state.events.get(&id).into_iter().flatten());
         let wanted = all.skip_while(|(number, _)| *number < from).take(limit as usize);
         Ok(wanted.map(|(number, data)| TurnEvent { number, data: data.clone() }).collect())
+    }
+
+    async fn used_since(&self, account: AccountId, since: Timestamp) -> Result<Usage> {
+        let state = self.state();
+        let counts = |(owner, turn): &&(AccountId, Turn)| {
+            *owner == account && turn.ended_at.is_some_and(|ended| ended >= to_micros(since))
+        };
+        let used = state.turns.values().filter(counts).filter_map(|(_, turn)| turn.usage);
+        Ok(used.fold(Usage::default(), |sum, usage| Usage {
+            input_tokens: sum.input_tokens + usage.input_tokens,
+            output_tokens: sum.output_tokens + usage.output_tokens,
+            cache_tokens: sum.cache_tokens + usage.cache_tokens,
+        }))
     }
 
     async fn running(&self, limit: u32) -> Result<Vec<(AccountId, Turn)>> {

@@ -59,6 +59,10 @@ impl SandboxRows for MemoryStore {
         self.state().sandbox(account, id).cloned()
     }
 
+    async fn find(&self, id: SandboxId) -> Result<Option<SandboxRow>> {
+        Ok(self.state().sandboxes.get(&id).cloned())
+    }
+
     async fn list(
         &self,
         account: AccountId,
