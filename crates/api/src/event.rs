@@ -32,6 +32,9 @@ pub enum Event {
     /// The agent's program runs, as the process that has the turn's id.
     AgentStarted {
         agent: String,
+        /// The life of the guest that it runs in.
+        #[serde(default)]
+        boot: String,
         /// Where the server is in the box: a port of its loopback.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         port: Option<u16>,
@@ -65,6 +68,11 @@ pub enum Event {
     Usage {
         #[serde(default, skip_serializing_if = "Option::is_none")]
         message: Option<String>,
+        #[serde(flatten)]
+        usage: Usage,
+    },
+    /// What the agent's thread used in all, this turn and those before it: for agents that tell no more.
+    ThreadUsage {
         #[serde(flatten)]
         usage: Usage,
     },

@@ -1,21 +1,36 @@
 //! The composition root: everything that a command needs, wired from the settings.
 
-use crate::{adopt, claims::FileClaims, commands::db, config::Settings};
+use crate::{
+    adopt,
+    claims::FileClaims,
+    commands::db,
+    config::{Settings, templates},
+};
 use anyhow::{Context, Result};
 use seawall_api::SandboxId;
 use seawall_core::{
     Providers, Sandboxes,
-    ports::{Provider, SystemClock, store::Stores},
+    ports::{Claims, Provider, SystemClock, store::Stores},
     rows::RowRecords,
 };
-use seawall_providers::{local::LocalProvider, native::NativeProvider};
+use seawall_providers::{
+    local::LocalProvider,
+    native::{NativeProvider, NativeSettings},
+};
 use seawall_stores::SqlStore;
-use std::{path::Path, sync::Arc};
+use std::{
+    path::{Path, PathBuf},
+    sync::Arc,
+};
 
 pub struct App {
     pub settings: Settings,
     pub sandboxes: Sandboxes,
     pub stores: Stores,
+    pub claims: Arc<dyn Claims>,
+    /// The name of this data folder.
+    pub node: String,
+    pub config: Option<PathBuf>,
     /// Programs read the output.
     pub json: bool,
 }
@@ -24,18 +39,20 @@ impl App {
     pub async fn open(settings: Settings, json: bool) -> Result<App> {
         let data = &settings.data;
         make_data(data).with_context(|| unusable(data))?;
-        let claims = FileClaims::open(data).with_context(|| unusable(data))?;
+        let claims: Arc<dyn Claims> = Arc::new(FileClaims::open(data).with_context(|| unusable(data))?);
         let node = node(data).with_context(|| unusable(data))?;
         let stores = SqlStore::new(db::open(&settings).await?).stores();
-        let records = RowRecords::new(stores.sandboxes.clone(), Arc::new(claims), Some(node));
+        let records = RowRecords::new(stores.sandboxes.clone(), claims.clone(), Some(node.clone()));
         adopt::adopt(data, &records).await?;
         let local = LocalProvider::open(data).with_context(|| unusable(data))?;
-        let native = NativeProvider::open(data, settings.native.clone()).with_context(|| unusable(data))?;
+        let native =
+            NativeProvider::open(data, native_settings(&settings)?).with_context(|| unusable(data))?;
         // `mock` is for tests and is not offered here.
         let all: Vec<Arc<dyn Provider>> = vec![Arc::new(native), Arc::new(local)];
         let providers = Providers::new(&settings.provider, all)?;
         let sandboxes = Sandboxes::new(providers, Arc::new(records), Arc::new(SystemClock));
-        Ok(App { settings, sandboxes, stores, json })
+        let config = settings.file.clone();
+        Ok(App { settings, sandboxes, stores, claims, node, config, json })
     }
 }
 
@@ -43,6 +60,17 @@ impl App {
 fn make_data(data: &std::path::Path) -> std::io::Result<()> {
     use std::os::unix::fs::DirBuilderExt;
     std::fs::DirBuilder::new().recursive(true).mode(0o711).create(data)
+}
+
+/// The folders with agents' programs may be mounted: who names them is the operator.
+fn native_settings(settings: &Settings) -> Result<NativeSettings> {
+    let mut native = settings.native.clone();
+    for template in templates(&settings.agents, &settings.data)?.all() {
+        let named = template.agent.program.iter().cloned();
+        let mounts = template.sandbox.mounts.iter().map(|mount| PathBuf::from(&mount.source));
+        native.mounts.extend(named.chain(mounts).map(|path| path.canonicalize().unwrap_or(path)));
+    }
+    Ok(native)
 }
 
 /// The name of this data folder among all that share a database. Made once.

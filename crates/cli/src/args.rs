@@ -2,6 +2,8 @@
 
 use crate::commands::{
     bench::BenchArgs,
+    chat::{ChatArgs, RunTurnArgs},
+    conversations::{ConversationsArgs, MessagesArgs, TemplatesArgs},
     cp::CpArgs,
     create::CreateArgs,
     db::DbArgs,
@@ -47,6 +49,9 @@ Keep one:
   seawall ls                                  what there is
   seawall sync demo                           keep its files as a version that outlives it
   seawall rm -f --volumes demo                away with it, files included
+
+Talk to an agent:
+  seawall chat 'echo hello > greeting; ls'    a conversation: its files outlive its sandbox
 
 Wherever ID stands, an id, the unique beginning of one, or a name will do.";
 
@@ -117,6 +122,17 @@ pub enum Command {
     Prune(PruneArgs),
     /// Read every version again, and tell what is damaged
     Verify(VerifyArgs),
+    /// Say something to an agent in a sandbox, and see its answer
+    Chat(ChatArgs),
+    /// Run a turn that was begun, apart from its terminal
+    #[command(hide = true)]
+    RunTurn(RunTurnArgs),
+    /// List the conversations, the latest first
+    Conversations(ConversationsArgs),
+    /// Show what was said in a conversation
+    Messages(MessagesArgs),
+    /// List the kinds of agents, or show one
+    Templates(TemplatesArgs),
     /// Look after the database: bring it up to date, copy it, check it
     Db(DbArgs),
     /// Reach a port of a sandbox from this machine

@@ -1,7 +1,9 @@
 //! The commands, a file each, and the way from the command line to them.
 
 pub mod bench;
+pub mod chat;
 pub mod completions;
+pub mod conversations;
 pub mod cp;
 pub mod create;
 pub mod db;
@@ -26,7 +28,7 @@ use crate::{
     app::App,
     args::{Cli, Command},
     config::{self, Flags},
-    exit, output,
+    exit, output, turns,
 };
 use anyhow::Result;
 
@@ -45,6 +47,9 @@ pub async fn dispatch(cli: Cli) -> Result<i32> {
         command => command,
     };
     let app = App::open(settings, json).await?;
+    if !matches!(command, Command::RunTurn(_)) {
+        turns::take_up(&app).await?;
+    }
     let done = on(&app, command).await;
     app.sandboxes.flush().await;
     done
@@ -72,6 +77,11 @@ async fn on(app: &App, command: Command) -> Result<i32> {
         Command::Restore(args) => restore::restore(app, &args).await,
         Command::Prune(args) => versions::prune(app, &args).await,
         Command::Verify(args) => versions::verify(app, &args).await,
+        Command::Chat(args) => chat::chat(app, &args).await,
+        Command::RunTurn(args) => chat::run_turn(app, &args).await,
+        Command::Conversations(args) => conversations::conversations(app, &args).await,
+        Command::Messages(args) => conversations::messages(app, &args).await,
+        Command::Templates(args) => conversations::templates(app, &args).await,
         Command::Doctor(_) | Command::Bench(_) | Command::Db(_) | Command::Completions { .. } => Ok(0),
     }
 }

@@ -12,16 +12,19 @@ use std::{
 };
 use toml::{Table, Value};
 
+mod agents;
 mod native;
 mod suggest;
 mod sync;
 #[cfg(test)]
 mod tests;
 
+pub use agents::{AgentSettings, templates};
 pub use sync::SyncSettings;
 
 const FILE: &str = "seawall.toml";
-const TOP_KEYS: [&str; 7] = ["data", "provider", "exec", "stop", "native", "database", "sync"];
+const TOP_KEYS: [&str; 10] =
+    ["data", "provider", "exec", "stop", "native", "database", "sync", "models", "agents", "programs"];
 const DATABASE_KEYS: [&str; 1] = ["url"];
 const DATABASE_VAR: &str = "SEAWALL_DATABASE_URL";
 const NATIVE_KEYS: [&str; 5] = ["cpus", "memory_mb", "max_processes", "open_files", "mounts"];
@@ -42,6 +45,9 @@ pub struct Settings {
     /// The address of PostgreSQL. None: SQLite in the data folder.
     pub database: Option<String>,
     pub sync: SyncSettings,
+    pub agents: AgentSettings,
+    /// The file that was read.
+    pub file: Option<PathBuf>,
 }
 
 impl Default for Settings {
@@ -55,6 +61,8 @@ impl Default for Settings {
             native: NativeSettings::default(),
             database: None,
             sync: SyncSettings::default(),
+            agents: AgentSettings::default(),
+            file: None,
         }
     }
 }
@@ -174,6 +182,8 @@ impl Layers {
             self.settings.native = native::settings(&shown, native)?;
         }
         self.sync_file(&shown, &table)?;
+        self.agents_file(file, &shown, &table)?;
+        self.settings.file = Some(around.current_dir.join(file));
         let database = section(&shown, &table, "database", &DATABASE_KEYS)?;
         if let Some(value) = database.and_then(|section| section.get("url")) {
             let url = value.as_str().filter(|url| is_postgres(url));
@@ -195,6 +205,7 @@ impl Layers {
             (!text.is_empty()).then(|| (text.parse().ok(), text))
         };
         self.sync_environment(around);
+        self.agents_environment(around);
         self.timeout(TIMEOUT_VAR, number(TIMEOUT_VAR));
         self.limit(LIMIT_VAR, number(LIMIT_VAR));
         self.grace(GRACE_VAR, number(GRACE_VAR));

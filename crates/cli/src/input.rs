@@ -32,3 +32,13 @@ pub fn chunks() -> mpsc::Receiver<io::Result<Bytes>> {
     });
     receiver
 }
+
+/// All of stdin, as text.
+pub async fn text() -> anyhow::Result<String> {
+    let mut chunks = chunks();
+    let mut all = Vec::new();
+    while let Some(chunk) = chunks.recv().await {
+        all.extend_from_slice(&chunk?);
+    }
+    Ok(String::from_utf8(all)?)
+}

@@ -15,6 +15,7 @@ mod memory;
 mod output;
 mod signals;
 mod terminal;
+mod turns;
 mod workspaces;
 
 use args::Cli;

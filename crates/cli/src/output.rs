@@ -57,6 +57,10 @@ pub fn error_line(text: &dyn Display) {
     let _ = writeln!(io::stderr().lock(), "{text}");
 }
 
+pub fn error_raw(bytes: &[u8]) {
+    let _ = io::stderr().lock().write_all(bytes);
+}
+
 /// Columns for people: as wide as their widest cell, the last one unpadded.
 #[derive(Debug)]
 pub struct Table {

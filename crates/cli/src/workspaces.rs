@@ -17,14 +17,18 @@ pub async fn bucket(settings: &Settings) -> Result<SharedBucket> {
     opened.with_context(|| format!("cannot use the bucket {url}"))
 }
 
-pub async fn open(app: &App) -> Result<Workspaces> {
-    let sync = &app.settings.sync;
-    let settings = WorkspaceSettings {
+pub fn settings(settings: &Settings) -> WorkspaceSettings {
+    let sync = &settings.sync;
+    WorkspaceSettings {
         key_prefix: sync.key_prefix.clone(),
         stale_after: sync.stale_after,
         limits: sync.limits,
         ..WorkspaceSettings::default()
-    };
+    }
+}
+
+pub async fn open(app: &App) -> Result<Workspaces> {
+    let settings = settings(&app.settings);
     let bucket = bucket(&app.settings).await?;
     let workspaces = Workspaces::new(app.sandboxes.clone(), bucket, Arc::new(SystemClock), settings);
     let turnstile = LeaseTurnstile::new(app.stores.leases.clone());

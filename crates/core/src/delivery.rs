@@ -2,7 +2,10 @@
 
 use crate::{
     Error, Result,
-    ports::store::{Delivery, Messages, Outbox, Task},
+    ports::{
+        gateway::{Secret, WebhookCall, Webhooks},
+        store::{Delivery, Messages, Outbox, Task},
+    },
 };
 use seawall_api::ErrorKind;
 use std::{sync::Arc, time::Duration};
@@ -29,11 +32,17 @@ pub struct Round {
 pub struct Courier {
     outbox: Arc<dyn Outbox>,
     messages: Arc<dyn Messages>,
+    webhooks: Option<Arc<dyn Webhooks>>,
 }
 
 impl Courier {
     pub fn new(outbox: Arc<dyn Outbox>, messages: Arc<dyn Messages>) -> Courier {
-        Courier { outbox, messages }
+        Courier { outbox, messages, webhooks: None }
+    }
+
+    pub fn with_webhooks(mut self, webhooks: Arc<dyn Webhooks>) -> Courier {
+        self.webhooks = Some(webhooks);
+        self
     }
 
     /// Tries whatever is due now, once. Several couriers may do so at the same time.
@@ -45,8 +54,7 @@ impl Courier {
                 break;
             }
             let carried = timeout(CARRY, self.carry(&delivery.entry.task)).await;
-            let late =
-                |_| Err(Error::new(ErrorKind::Timeout, "the store of messages did not answer in time"));
+            let late = |_| Err(Error::new(ErrorKind::Timeout, "no answer came in time"));
             match carried.unwrap_or_else(late) {
                 Ok(()) => {
                     self.outbox.done(&delivery).await?;
@@ -73,6 +81,20 @@ impl Courier {
             }
             Task::DeleteMessages { account, conversation } => {
                 self.messages.delete_all(*account, *conversation).await
+            }
+            Task::CallWebhook { url, secret_env, id, body, .. } => {
+                let Some(webhooks) = &self.webhooks else {
+                    return Err(Error::unavailable("nobody here calls webhooks"));
+                };
+                let secret = match secret_env {
+                    Some(name) => Some(Secret::new(std::env::var(name).map_err(|_| {
+                        Error::unavailable(format!("the key of a webhook is missing: set {name}"))
+                    })?)),
+                    None => None,
+                };
+                let sent_at = jiff::Timestamp::now().as_second();
+                let (url, body, id) = (url.clone(), body.clone(), id.clone());
+                webhooks.call(&WebhookCall { url, body, secret, id, sent_at }).await
             }
         }
     }

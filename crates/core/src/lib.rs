@@ -4,17 +4,21 @@
 //! needs; [`lifecycle`] is its state machine, a pure function. Nearly all behaviour is tested here,
 //! with the fakes of `testing` and paused time.
 
-// pub mod agents;
+pub mod agents;
 pub mod delivery;
 pub mod error;
 pub mod exec;
+pub mod hooks;
 pub mod lifecycle;
 pub mod ports;
 pub mod providers;
 pub mod rows;
 pub mod sandboxes;
+pub mod service;
 pub mod steps;
+pub mod templates;
 pub mod tunnels;
+pub mod turns;
 pub mod workspaces;
 
 #[cfg(feature = "testing")]
@@ -24,4 +28,5 @@ pub use error::{Error, Result};
 pub use exec::{ExecOutput, ExecRequest};
 pub use providers::Providers;
 pub use sandboxes::{NewSandbox, Sandboxes};
+pub use turns::Turns;
 pub use workspaces::Workspaces;

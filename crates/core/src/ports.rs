@@ -1,7 +1,7 @@
 //! The traits that core needs somebody else to fulfil.
 
 pub mod clock;
-// pub mod gateway;
+pub mod gateway;
 pub mod provider;
 pub mod records;
 pub mod store;

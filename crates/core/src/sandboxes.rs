@@ -15,7 +15,7 @@ use crate::{
     lifecycle::{self, Answer, Ask},
     ports::{BoxInfo, Capabilities, Clock, Provider, Record, Records, ToBox, Volumes},
     steps::reached,
-    tunnels::{self, Expose, Forward},
+    tunnels::{self, Expose, Forward, Serve},
 };
 use seawall_api::{
     AccountId, ErrorKind, SandboxId,
@@ -34,6 +34,7 @@ use std::{
     time::Duration,
 };
 
+pub(crate) use check::spec as check_spec;
 pub use sweep::Sweep;
 pub use watch::SandboxEvent;
 
@@ -319,6 +320,14 @@ impl Sandboxes {
         let epoch = self.inner.records.next_epoch(id).await?;
         let control = Guest::new(id, Role::Control { epoch }, self.connector(id, &record.provider)?);
         tunnels::expose(control, port, target).await
+    }
+
+    /// Serves a port of the sandbox's loopback from here; 0 lets the guest choose. Takes the control wire.
+    pub async fn serve_port(&self, id: SandboxId, port: u16, serve: Serve) -> Result<Expose> {
+        let record = self.record(id).await?;
+        let epoch = self.inner.records.next_epoch(id).await?;
+        let control = Guest::new(id, Role::Control { epoch }, self.connector(id, &record.provider)?);
+        tunnels::serve(control, port, serve).await
     }
 
     async fn record(&self, id: SandboxId) -> Result<Record> {

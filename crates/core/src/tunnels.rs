@@ -1,9 +1,10 @@
 //! Ports of a sandbox on the host's loopback, and ports of the host in a sandbox.
 
 use crate::{Error, Result};
+use futures::future::BoxFuture;
 use seawall_api::ErrorKind;
-use seawall_wire::{Guest, Listener};
-use std::{net::SocketAddr, time::Duration};
+use seawall_wire::{Duplex, Guest, Listener};
+use std::{net::SocketAddr, sync::Arc, time::Duration};
 use tokio::{
     io::copy_bidirectional,
     net::{TcpListener, TcpStream},
@@ -97,14 +98,31 @@ async fn listen_again(guest: &Guest, port: u16, mut error: seawall_wire::Error) 
     None
 }
 
+/// What becomes of a connection that somebody in a box made.
+pub type Serve = Arc<dyn Fn(Box<dyn Duplex>) -> BoxFuture<'static, ()> + Send + Sync>;
+
 /// `guest` must hold the control wire.
 pub(crate) async fn expose(guest: Guest, port: u16, target: SocketAddr) -> Result<Expose> {
+    let to_target: Serve = Arc::new(move |mut inside| {
+        Box::pin(async move {
+            match TcpStream::connect(target).await {
+                // Either side may hang up at any time; that is how connections end.
+                Ok(mut tcp) => drop(copy_bidirectional(&mut tcp, &mut inside).await),
+                Err(error) => tracing::warn!(%error, %target, "connecting for a sandbox"),
+            }
+        })
+    });
+    serve(guest, port, to_target).await
+}
+
+/// `guest` must hold the control wire.
+pub(crate) async fn serve(guest: Guest, port: u16, serve: Serve) -> Result<Expose> {
     let mut listener = guest.listen(port).await?;
     let port = listener.port;
     let task = tokio::spawn(async move {
         let mut connections = JoinSet::new();
         loop {
-            let mut inside = match listener.accept().await {
+            let inside = match listener.accept().await {
                 Ok(inside) => inside,
                 Err(error) => match listen_again(&guest, port, error).await {
                     Some(again) => {
@@ -118,12 +136,7 @@ pub(crate) async fn expose(guest: Guest, port: u16, target: SocketAddr) -> Resul
                 tracing::warn!(port, "too many connections from a sandbox; one was refused");
                 continue;
             }
-            connections.spawn(async move {
-                match TcpStream::connect(target).await {
-                    Ok(mut tcp) => drop(copy_bidirectional(&mut tcp, &mut inside).await),
-                    Err(error) => tracing::warn!(%error, %target, "connecting for a sandbox"),
-                }
-            });
+            connections.spawn(serve(inside));
             while connections.try_join_next().is_some() {}
         }
     });

@@ -4,9 +4,11 @@
 //! without force. The sync itself is `seawall-sync`; this brings it together with sandboxes, leases and settings.
 
 mod lease;
+mod maker;
 mod session;
 
 pub use lease::LeaseTurnstile;
+pub use maker::{Buckets, Names, WorkspaceMaker};
 
 use crate::{Error, Result, Sandboxes, ports::Clock};
 use seawall_api::{SandboxId, files::FileName};
@@ -28,6 +30,9 @@ use tokio::sync::Notify;
 pub struct WorkspaceSettings {
     /// Whose workspaces they are.
     pub account: String,
+    /// What a prefix may name beside the account and the sandbox.
+    pub conversation: Option<String>,
+    pub agent: Option<String>,
     /// Where a workspace's versions lie, with placeholders.
     pub key_prefix: String,
     /// S7: what was synced longer ago than this is looked at before it is used.
@@ -40,12 +45,14 @@ pub struct WorkspaceSettings {
 /// S6.
 pub const KEY_PREFIX: &str = "docs/{account}/{sandbox}";
 /// What a prefix may name.
-const PLACEHOLDERS: [&str; 2] = ["{account}", "{sandbox}"];
+const PLACEHOLDERS: [&str; 4] = ["{account}", "{sandbox}", "{conversation}", "{agent}"];
 
 impl Default for WorkspaceSettings {
     fn default() -> Self {
         WorkspaceSettings {
             account: "local".to_owned(),
+            conversation: None,
+            agent: None,
             key_prefix: KEY_PREFIX.to_owned(),
             stale_after: Duration::from_secs(3600),
             lock_wait: Duration::from_secs(30),
@@ -62,16 +69,23 @@ impl WorkspaceSettings {
             rest = rest.replace(placeholder, "x");
         }
         if rest.contains(['{', '}']) {
-            return Err(format!("it may name {} and nothing else", PLACEHOLDERS.join(" and ")));
+            return Err(format!("it may name {} and nothing else", PLACEHOLDERS.join(", ")));
         }
-        if !prefix.contains("{sandbox}") {
-            return Err("without {sandbox} all sandboxes would have one workspace".to_owned());
+        if !prefix.contains("{sandbox}") && !prefix.contains("{conversation}") {
+            return Err(
+                "without {sandbox} or {conversation} all sandboxes would have one workspace".to_owned()
+            );
         }
         Ok(())
     }
 
     pub fn prefix(&self, workspace: SandboxId) -> String {
-        self.key_prefix.replace("{account}", &self.account).replace("{sandbox}", &workspace.to_string())
+        let or_none = |name: &Option<String>| name.clone().unwrap_or_else(|| "none".to_owned());
+        self.key_prefix
+            .replace("{account}", &self.account)
+            .replace("{sandbox}", &workspace.to_string())
+            .replace("{conversation}", &or_none(&self.conversation))
+            .replace("{agent}", &or_none(&self.agent))
     }
 }
 
@@ -310,6 +324,11 @@ impl Workspaces {
             Some(path) => engine.restore_path(version.timestamp, path).await?,
             None => engine.restore(version.timestamp).await?,
         })
+    }
+
+    /// Whether there is anything to restore.
+    pub async fn has_versions(&self, workspace: SandboxId) -> Result<bool> {
+        Ok(self.chain(workspace)?.head().await?.version.is_some())
     }
 
     /// Oldest first.

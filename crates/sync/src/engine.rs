@@ -130,3 +130,19 @@ fn never_ends() -> Error {
     let why = "the sandbox tells of something else each time it is asked what it has";
     Error::new(seawall_api::ErrorKind::Protocol, why).during("syncing")
 }
+
+#[cfg(test)]
+mod send {
+    use super::*;
+
+    /// A server runs syncs on any thread.
+    #[test]
+    fn a_sync_can_be_sent() {
+        fn is_send<T: Send>(_: T) {}
+        let _ = |engine: &'static Engine<'static>, version: i64| {
+            is_send(engine.sync());
+            is_send(engine.restore(version));
+            is_send(engine.dry_run());
+        };
+    }
+}

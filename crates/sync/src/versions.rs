@@ -33,7 +33,7 @@ use crate::{
     state::{CommitRef, Limits},
 };
 use async_trait::async_trait;
-use futures::{StreamExt, TryStreamExt};
+use futures::{FutureExt, StreamExt, TryStreamExt, future::BoxFuture};
 use seawall_api::ErrorKind;
 use std::{
     fmt,
@@ -271,7 +271,8 @@ impl Versions {
     /// Every record behind a number, oldest first.
     pub async fn records_after(&self, seq: u64) -> Result<Vec<Record>> {
         let numbers = self.numbers_from(seq + 1).await?;
-        let reads = numbers.into_iter().map(|number| self.record(number));
+        let reads: Vec<BoxFuture<'_, Result<Record>>> =
+            numbers.into_iter().map(|number| self.record(number).boxed()).collect();
         futures::stream::iter(reads).buffered(16).try_collect().await
     }
 }

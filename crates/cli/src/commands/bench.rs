@@ -15,6 +15,7 @@ mod peers;
 mod rivals;
 mod stores;
 mod sync;
+mod turns;
 
 #[derive(Debug, Args)]
 #[command(args_conflicts_with_subcommands = true)]
@@ -44,6 +45,15 @@ pub enum Bench {
     Stores(BenchStoresArgs),
     /// Pushing and restoring workspaces
     Sync(BenchSyncArgs),
+    /// How fast an answer begins
+    Turns(BenchTurnsArgs),
+}
+
+#[derive(Debug, Args)]
+pub struct BenchTurnsArgs {
+    /// Exit with 1 when a promise is not kept that holds on any machine
+    #[arg(long)]
+    pub check: bool,
 }
 
 #[derive(Debug, Clone, Args)]
@@ -107,6 +117,7 @@ pub async fn bench(mut settings: Settings, args: &BenchArgs, json: bool) -> Resu
     let (boxes, args) = match &args.what {
         Some(Bench::Stores(args)) => return of_stores(args, json).await,
         Some(Bench::Sync(args)) => return of_sync(settings, args, json).await,
+        Some(Bench::Turns(args)) => return of_turns(settings, args, json).await,
         Some(Bench::Exec(exec)) => (None, exec),
         None => (Some(&args.boxes), &args.boxes.common),
     };
@@ -116,17 +127,14 @@ pub async fn bench(mut settings: Settings, args: &BenchArgs, json: bool) -> Resu
     clear_left_behind(&settings, json).await;
     let scratch = Scratch::new()?;
     settings.data = scratch.path.clone();
+    settings.database = None;
     let app = App::open(settings, json).await?;
     let mut signals = Signals::listen()?;
     let measured = tokio::select! {
         report = measure(&app, args.runs, boxes) => report.map(Some),
         _ = signals.next() => Ok(None),
     };
-    remove_all(&app).await;
-    let Some(report) = measured? else { return Ok(exit::by_signal(crate::signals::SIGINT)) };
-    show(&report, json)?;
-    let missed = args.check && !report.all_kept();
-    Ok(if missed { exit::FAILED } else { 0 })
+    finish(&app, measured, args.check, json).await
 }
 
 async fn of_stores(args: &BenchStoresArgs, json: bool) -> Result<i32> {
@@ -151,6 +159,7 @@ async fn of_sync(mut settings: Settings, args: &BenchSyncArgs, json: bool) -> Re
     clear_left_behind(&settings, json).await;
     let scratch = Scratch::new()?;
     settings.data = scratch.path.clone();
+    settings.database = None;
     settings.sync.bucket = args.bucket.clone().filter(|bucket| !bucket.is_empty());
     let app = App::open(settings, json).await?;
     let mut signals = Signals::listen()?;
@@ -158,10 +167,30 @@ async fn of_sync(mut settings: Settings, args: &BenchSyncArgs, json: bool) -> Re
         report = sync::all(&app, args) => report.map(Some),
         _ = signals.next() => Ok(None),
     };
-    remove_all(&app).await;
+    finish(&app, measured, args.check, json).await
+}
+
+async fn of_turns(mut settings: Settings, args: &BenchTurnsArgs, json: bool) -> Result<i32> {
+    clear_left_behind(&settings, json).await;
+    let scratch = Scratch::new()?;
+    settings.data = scratch.path.clone();
+    settings.database = None;
+    settings.sync.bucket = None;
+    let app = App::open(settings, json).await?;
+    let mut signals = Signals::listen()?;
+    let measured = tokio::select! {
+        report = turns::all(&app) => report.map(Some),
+        _ = signals.next() => Ok(None),
+    };
+    finish(&app, measured, args.check, json).await
+}
+
+/// Clears up, shows, and judges.
+async fn finish(app: &App, measured: Result<Option<Report>>, check: bool, json: bool) -> Result<i32> {
+    remove_all(app).await;
     let Some(report) = measured? else { return Ok(exit::by_signal(crate::signals::SIGINT)) };
     show(&report, json)?;
-    let missed = args.check && !report.all_kept();
+    let missed = check && !report.all_kept();
     Ok(if missed { exit::FAILED } else { 0 })
 }
 
@@ -224,7 +253,7 @@ impl Drop for Scratch {
 async fn clear_left_behind(settings: &Settings, json: bool) {
     for scratch in Scratch::left_behind() {
         output::note(format!("clearing away a measurement that was killed: {}", scratch.path.display()));
-        let settings = Settings { data: scratch.path.clone(), ..settings.clone() };
+        let settings = Settings { data: scratch.path.clone(), database: None, ..settings.clone() };
         match App::open(settings, json).await {
             Ok(app) => remove_all(&app).await,
             Err(error) => output::note(format!("{} cannot be opened: {error:#}", scratch.path.display())),

@@ -5,7 +5,7 @@ use serde_json::Value;
 use std::{collections::BTreeSet, path::PathBuf, process::Command};
 
 /// Of ours, what each may depend on, also for its build. Crates that are still to come are here too.
-const DIRECTION: [(&str, &[&str]); 11] = [
+const DIRECTION: [(&str, &[&str]); 12] = [
     ("seawall-api", &[]),
     ("seawall-wire", &["seawall-api"]),
     ("seawall-sync", &["seawall-api"]),
@@ -14,6 +14,7 @@ const DIRECTION: [(&str, &[&str]); 11] = [
     ("seawall-guest", &["seawall-api", "seawall-wire", "seawall-sync", "seawall-jail"]),
     ("seawall-providers", &["seawall-api", "seawall-wire", "seawall-core", "seawall-jail"]),
     ("seawall-stores", &["seawall-api", "seawall-core"]),
+    ("seawall-gateway", &["seawall-api", "seawall-wire", "seawall-core"]),
     ("seawall-server", &["seawall-api", "seawall-wire", "seawall-core"]),
     ("seawall-client", &["seawall-api"]),
     (
@@ -26,6 +27,7 @@ const DIRECTION: [(&str, &[&str]); 11] = [
             "seawall-core",
             "seawall-providers",
             "seawall-stores",
+            "seawall-gateway",
             "seawall-server",
             "seawall-client",
         ],
@@ -33,7 +35,7 @@ const DIRECTION: [(&str, &[&str]); 11] = [
 ];
 
 /// Where a vendor crate may be a direct dependency. `(dev)`: for tests alone.
-const HOMES: [(&str, &[&str]); 14] = [
+const HOMES: [(&str, &[&str]); 15] = [
     ("yamux", &["seawall-wire"]),
     ("rmp-serde", &["seawall-api"]),
     ("clap", &["seawall-cli"]),
@@ -51,6 +53,7 @@ const HOMES: [(&str, &[&str]); 14] = [
     ("aws-sdk-dynamodb", &["seawall-stores"]),
     ("object_store", &["seawall-sync"]),
     ("rmcp", &["seawall-server"]),
+    ("reqwest", &["seawall-gateway"]),
 ];
 
 /// Core knows no vendor: these are the language's furniture.

@@ -71,11 +71,7 @@ async fn take(tx: &mut Tx, (limit, time, receipt): &(u32, u64, u64)) -> Result<V
 #[async_trait]
 impl Outbox for SqlStore {
     async fn add(&self, task: &Task, due: Timestamp) -> Result<u64> {
-        let conversation = match task {
-            Task::PutMessage { message, .. } => message.conversation_id,
-            Task::DeleteMessages { conversation, .. } => *conversation,
-        };
-        let values = vec![id(conversation), json(task)?, Value::from(due)];
+        let values = vec![maybe_id(task.line()), json(task)?, Value::from(due)];
         self.db
             .write(values, |tx, values| {
                 Box::pin(async move {

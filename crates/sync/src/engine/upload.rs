@@ -14,7 +14,7 @@ use crate::{
     workspace::Piece,
 };
 use bytes::Bytes;
-use futures::{StreamExt, TryStreamExt};
+use futures::{FutureExt, StreamExt, TryStreamExt, future::BoxFuture};
 use seawall_api::files::FileName;
 use std::{
     collections::{BTreeSet, HashSet},
@@ -106,10 +106,13 @@ impl Engine<'_> {
         let bytes = wanted.iter().map(|wanted| wanted.file.size).sum();
         self.progress.phase(Phase::Uploading { files: wanted.len() as u64, bytes });
         let (large, small): (Vec<_>, Vec<_>) = wanted.into_iter().partition(|one| one.file.size >= LARGE);
-        let packs = groups(small).into_iter().map(|group| self.upload_pack(seq, group));
+        // Boxed, here and elsewhere: otherwise the compiler cannot see that a sync may move between threads.
+        let packs: Vec<BoxFuture<'_, Result<Uploaded>>> =
+            groups(small).into_iter().map(|group| self.upload_pack(seq, group).boxed()).collect();
         let mut done: Vec<Uploaded> =
             futures::stream::iter(packs).buffer_unordered(AT_ONCE).try_collect().await?;
-        let alone = large.into_iter().map(|one| self.upload_large(seq, one));
+        let alone: Vec<BoxFuture<'_, Result<Uploaded>>> =
+            large.into_iter().map(|one| self.upload_large(seq, one).boxed()).collect();
         let alone: Vec<Uploaded> =
             futures::stream::iter(alone).buffer_unordered(LARGE_AT_ONCE).try_collect().await?;
         done.extend(alone);
@@ -129,13 +132,17 @@ impl Engine<'_> {
     async fn resume(&self, uploads: &mut Uploads, seq: u64) -> Result<()> {
         let (bucket, prefix) = (&*self.versions.bucket, pack::prefix(seq));
         let left = retry("looking for what is there already", || bucket.list(&prefix, None)).await?;
-        let reads = left.iter().map(|object| async move {
-            match retry("reading a pack's list", || pack::contents(bucket, object)).await {
-                // Pruned since it was listed.
-                Err(error) if error.kind() == seawall_api::ErrorKind::NotFound => Ok(Places::new()),
-                read => read,
+        let read = |object| {
+            async move {
+                match retry("reading a pack's list", || pack::contents(bucket, object)).await {
+                    // Pruned since it was listed.
+                    Err(error) if error.kind() == seawall_api::ErrorKind::NotFound => Ok(Places::new()),
+                    read => read,
+                }
             }
-        });
+            .boxed()
+        };
+        let reads: Vec<BoxFuture<'_, Result<Places>>> = left.iter().map(read).collect();
         let found: Vec<Places> = futures::stream::iter(reads).buffer_unordered(AT_ONCE).try_collect().await?;
         for places in found {
             uploads.places.extend(places);

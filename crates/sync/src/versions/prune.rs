@@ -6,7 +6,7 @@ use super::{
     history::live, legacy,
 };
 use crate::{Result, retry::retry};
-use futures::{StreamExt, TryStreamExt};
+use futures::{FutureExt, StreamExt, TryStreamExt, future::BoxFuture};
 use serde::Serialize;
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -96,15 +96,17 @@ impl Versions {
     /// Everything that the kept versions need.
     async fn named(&self, kept: &[VersionRecord]) -> Result<BTreeSet<String>> {
         let mut named = BTreeSet::new();
-        let trees = futures::stream::iter(kept.iter().map(|version| async move {
-            let tree = self.tree(version).await?;
-            let objects: BTreeSet<String> = tree
-                .files()
-                .filter_map(|(_, file)| file.place.as_ref().map(|place| place.object.to_string()))
-                .collect();
-            Ok::<_, crate::Error>(objects)
-        }));
-        let all: Vec<BTreeSet<String>> = trees.buffered(4).try_collect().await?;
+        let objects = |version| {
+            async move {
+                let tree = self.tree(version).await?;
+                let place =
+                    |file: &crate::tree::File| file.place.as_ref().map(|place| place.object.to_string());
+                Ok(tree.files().filter_map(|(_, file)| place(file)).collect())
+            }
+            .boxed()
+        };
+        let trees: Vec<BoxFuture<'_, Result<BTreeSet<String>>>> = kept.iter().map(objects).collect();
+        let all: Vec<BTreeSet<String>> = futures::stream::iter(trees).buffered(4).try_collect().await?;
         for objects in all {
             named.extend(objects);
         }
@@ -140,7 +142,8 @@ impl Versions {
     }
 
     async fn delete_all(&self, keys: &[Arc<str>]) -> Result<()> {
-        let deletes = keys.iter().map(|key| retry("deleting a body", move || self.bucket.delete(key)));
+        let delete = |key| retry("deleting a body", move || self.bucket.delete(key)).boxed();
+        let deletes: Vec<BoxFuture<'_, Result<()>>> = keys.iter().map(|key: &Arc<str>| delete(key)).collect();
         futures::stream::iter(deletes).buffer_unordered(16).try_collect::<Vec<()>>().await.map(drop)
     }
 }

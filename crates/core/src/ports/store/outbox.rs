@@ -17,10 +17,30 @@ pub enum Task {
         account: AccountId,
         message: Box<Message>,
     },
+    /// A POST to somebody else's server. Its key is not in here: it is the server's environment's.
+    CallWebhook {
+        account: AccountId,
+        url: String,
+        secret_env: Option<String>,
+        /// The same for every try.
+        id: String,
+        body: String,
+    },
     DeleteMessages {
         account: AccountId,
         conversation: ConversationId,
     },
+}
+
+impl Task {
+    /// The conversation whose entries are carried one after the other. None: it waits for nothing.
+    pub fn line(&self) -> Option<ConversationId> {
+        match self {
+            Task::PutMessage { message, .. } => Some(message.conversation_id),
+            Task::DeleteMessages { conversation, .. } => Some(*conversation),
+            Task::CallWebhook { .. } => None,
+        }
+    }
 }
 
 #[derive(Debug, Clone, PartialEq)]

@@ -62,13 +62,12 @@ impl Outbox for MemoryStore {
     async fn take(&self, limit: u32, time: Duration) -> Result<Vec<Delivery>> {
         let (now, mut state) = (self.now(), self.state());
         let receipt = state.next_number();
-        let conversation = |task: &Task| match task {
-            Task::PutMessage { message, .. } => message.conversation_id,
-            Task::DeleteMessages { conversation, .. } => *conversation,
-        };
         // Of each conversation the first.
         let mut seen = BTreeSet::new();
-        let firsts = state.outbox.iter().filter(|(_, waiting)| seen.insert(conversation(&waiting.task)));
+        let firsts = state
+            .outbox
+            .iter()
+            .filter(|(_, waiting)| waiting.task.line().is_none_or(|conversation| seen.insert(conversation)));
         let mut due: Vec<_> = firsts.filter(|(_, w)| w.due <= now).map(|(id, w)| (w.due, *id)).collect();
         due.sort();
         due.truncate(limit as usize);

@@ -1,0 +1,250 @@
+//! `seawall chat`: a prompt goes in, the answer streams out. And the process that runs the turn.
+
+use crate::{app::App, duration, exit, input, output, signals::Signals, turns};
+use anyhow::{Context, Result, bail};
+use clap::Args;
+use seawall_api::{
+    AccountId, ConversationId, ProcessId, SandboxId, TurnId,
+    conversation::{TurnState, Usage},
+    event::Event,
+};
+use seawall_core::{
+    Turns,
+    ports::store::Page,
+    turns::{Choice, Followed, TurnAsk},
+};
+use std::{io::IsTerminal, time::Duration};
+
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  seawall chat 'echo hello > greeting; ls'      the template `shell`: the prompt is a command
+  seawall chat -c CONVERSATION 'cat greeting'   the next turn; its sandbox may be gone meanwhile
+  seawall chat -t claude-code 'write a poem'    an agent; its key stays with the server
+  seawall chat -c CONVERSATION                  see the turn that runs, or the last one, again
+
+Ctrl-C ends the view, not the turn. `seawall chat -c CONVERSATION --cancel` ends the turn.")]
+pub struct ChatArgs {
+    /// What the agent shall do; `-` reads it from stdin
+    pub prompt: Vec<String>,
+
+    /// The conversation to go on with; an id that is not known is a new one
+    #[arg(short, long, value_name = "ID")]
+    pub conversation: Option<ConversationId>,
+
+    /// Which kind of agent [default: the conversation's, then `shell`]
+    #[arg(short, long, value_name = "NAME")]
+    pub template: Option<String>,
+
+    /// The sandbox to use; an id that is not known is made
+    #[arg(long, value_name = "ID")]
+    pub sandbox: Option<SandboxId>,
+
+    /// Take that sandbox even where the conversation has another
+    #[arg(long, requires = "sandbox")]
+    pub relink: bool,
+
+    /// The caller's own name for the agent
+    #[arg(long, value_name = "ID")]
+    pub agent: Option<String>,
+
+    /// Wait so long for the turn before
+    #[arg(long, value_name = "TIME", value_parser = duration::parse)]
+    pub wait: Option<Duration>,
+
+    /// End the turn that runs; what it did is kept
+    #[arg(long, requires = "conversation", conflicts_with = "prompt")]
+    pub cancel: bool,
+}
+
+#[derive(Debug, Args)]
+pub struct RunTurnArgs {
+    pub turn: TurnId,
+}
+
+pub async fn chat(app: &App, args: &ChatArgs) -> Result<i32> {
+    let account = turns::account(app).await?;
+    let turns = turns::open(app).await?;
+    if args.cancel {
+        return cancel(app, account, args).await;
+    }
+    let prompt = match args.prompt.join(" ") {
+        dash if dash == "-" => input::text().await?,
+        text => text,
+    };
+    let turn = match (prompt.is_empty(), args.conversation) {
+        (true, Some(conversation)) => last_turn(app, account, conversation).await?,
+        (true, None) => bail!(exit::Usage("say what the agent shall do: seawall chat 'PROMPT'".to_owned())),
+        (false, _) => {
+            let begun = turns.begin(account, ask(args, prompt)).await?;
+            turns::run_apart(app, begun.turn.id)?;
+            begun.turn.id
+        }
+    };
+    show(app, &turns, account, turn).await
+}
+
+fn ask(args: &ChatArgs, prompt: String) -> TurnAsk {
+    TurnAsk {
+        conversation: args.conversation,
+        sandbox: match (args.sandbox, args.relink) {
+            (None, _) => Choice::Auto,
+            (Some(id), false) => Choice::This(id),
+            (Some(id), true) => Choice::Relink(id),
+        },
+        prompt,
+        agent_id: args.agent.clone(),
+        organization_id: None,
+        template: args.template.clone(),
+        wait: args.wait.unwrap_or_default(),
+    }
+}
+
+async fn last_turn(app: &App, account: AccountId, conversation: ConversationId) -> Result<TurnId> {
+    app.stores.conversations.get(account, conversation).await?;
+    let turns = app.stores.turns.list(account, conversation, &Page::first(1)).await?;
+    let last = turns.items.first().map(|turn| turn.id);
+    last.context("nothing was said in this conversation yet")
+}
+
+async fn cancel(app: &App, account: AccountId, args: &ChatArgs) -> Result<i32> {
+    let Some(conversation) = args.conversation else { return Ok(exit::USAGE) };
+    let id = last_turn(app, account, conversation).await?;
+    let turn = app.stores.turns.get(account, id).await?;
+    let (TurnState::Running, Some(sandbox)) = (turn.state, turn.sandbox_id) else {
+        bail!("no turn of this conversation runs");
+    };
+    // Whoever runs the turn sees its agent end, and keeps what there is.
+    app.sandboxes.guest(sandbox).await?.kill(ProcessId::try_from(id.as_uuid())?).await?;
+    Ok(0)
+}
+
+async fn show(app: &App, turns: &Turns, account: AccountId, turn: TurnId) -> Result<i32> {
+    let mut signals = Signals::listen()?;
+    let mut followed = turns.follow(account, turn, 0).await?;
+    let mut view = View { json: app.json, colour: std::io::stderr().is_terminal(), open_line: false };
+    tokio::select! {
+        shown = view.all(&mut followed) => shown,
+        signal = signals.next() => {
+            view.end_line()?;
+            let conversation = app.stores.turns.get(account, turn).await?.conversation_id;
+            output::note(format!("the turn goes on; see it again with: seawall chat -c {conversation}"));
+            Ok(exit::by_signal(signal))
+        }
+    }
+}
+
+/// What a person sees: the answer on stdout, all else on stderr.
+struct View {
+    json: bool,
+    colour: bool,
+    open_line: bool,
+}
+
+impl View {
+    async fn all(&mut self, followed: &mut Followed) -> Result<i32> {
+        let mut code = 0;
+        while let Some((number, event)) = followed.next().await? {
+            if let Event::TurnEnded { state, .. } = &event {
+                code = if *state == TurnState::Completed { 0 } else { exit::FAILED };
+            }
+            match self.json {
+                true => output::json_line(&serde_json::json!({ "id": number, "event": event }))?,
+                false => self.event(event)?,
+            }
+        }
+        Ok(code)
+    }
+
+    fn event(&mut self, event: Event) -> Result<()> {
+        match event {
+            Event::TurnStarted { conversation_id, .. } => {
+                self.aside(&format!("conversation {conversation_id}"))
+            }
+            Event::SandboxReady { cold: true, version, duration_ms } => match version {
+                Some(version) => {
+                    self.aside(&format!("sandbox restored from version {version}, {duration_ms} ms"))
+                }
+                None => self.aside(&format!("sandbox made, {duration_ms} ms")),
+            },
+            Event::Text { text, stderr: false } => {
+                self.open_line = !text.ends_with('\n');
+                output::raw(text.as_bytes())
+            }
+            Event::Text { text, stderr: true } => {
+                output::error_raw(text.as_bytes());
+                Ok(())
+            }
+            Event::ToolCall { name, input, .. } => {
+                self.aside(&format!("{name} {}", short(&input.to_string())))
+            }
+            Event::ToolResult { is_error: true, output, .. } => {
+                self.aside(&format!("failed: {}", short(&output.to_string())))
+            }
+            Event::Notice { text } => self.aside(&text),
+            Event::AgentEnded { exit_code: Some(code), .. } if code != 0 => {
+                self.aside(&format!("exited with {code}"))
+            }
+            Event::WorkspacePushed { version, files_uploaded, .. } => {
+                self.aside(&format!("{files_uploaded} files saved as version {version}"))
+            }
+            Event::WorkspaceUnsynced { error } => {
+                self.aside(&format!("the files are not in the bucket yet, and the sandbox is kept: {error}"))
+            }
+            Event::TurnEnded { state, error, usage, stats, .. } => {
+                self.ended(state, error, usage, stats.messages_exchanged)
+            }
+            _ => Ok(()),
+        }
+    }
+
+    fn ended(&mut self, state: TurnState, error: Option<String>, usage: Usage, messages: u64) -> Result<()> {
+        if usage != Usage::default() {
+            let Usage { input_tokens, output_tokens, cache_tokens } = usage;
+            self.aside(&format!(
+                "tokens: {input_tokens} in, {output_tokens} out, {cache_tokens} cached; {messages} messages"
+            ))?;
+        }
+        match error {
+            Some(error) => self.aside(&format!("{state}: {error}")),
+            None => self.end_line(),
+        }
+    }
+
+    fn aside(&mut self, text: &str) -> Result<()> {
+        self.end_line()?;
+        let text = output::printable_lines(text);
+        match self.colour {
+            true => output::error_line(&format!("\x1b[2m{text}\x1b[0m")),
+            false => output::error_line(&text),
+        }
+        Ok(())
+    }
+
+    fn end_line(&mut self) -> Result<()> {
+        if std::mem::take(&mut self.open_line) {
+            output::raw(b"\n")?;
+        }
+        Ok(())
+    }
+}
+
+fn short(text: &str) -> String {
+    match text.char_indices().nth(200) {
+        Some((at, _)) => format!("{}…", &text[..at]),
+        None => text.to_owned(),
+    }
+}
+
+/// Apart from the terminal that asked for it, to the turn's end.
+pub async fn run_turn(app: &App, args: &RunTurnArgs) -> Result<i32> {
+    // A session of its own: no terminal's end reaches it. It fails only where that is so already.
+    let _ = rustix::process::setsid();
+    let turns = turns::open(app).await?;
+    let running = app.stores.turns.running(1000).await?;
+    if let Some((account, turn)) = running.into_iter().find(|(_, turn)| turn.id == args.turn) {
+        turns.spawn(account, turn);
+        turns.idle().await;
+    }
+    Ok(0)
+}

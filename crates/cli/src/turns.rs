@@ -1,0 +1,123 @@
+//! Turns, wired from the settings; and the process that runs one apart from its terminal.
+
+use crate::{app::App, config::templates, memory::FileMemory, workspaces};
+use anyhow::{Context, Result};
+use async_trait::async_trait;
+use seawall_api::{AccountId, ErrorKind, TurnId, account::Account};
+use seawall_core::{
+    Turns,
+    delivery::Courier,
+    hooks::Hooks,
+    ports::{Clock as _, SystemClock},
+    service::SandboxService,
+    turns::TurnParts,
+    workspaces::{Buckets, LeaseTurnstile, WorkspaceMaker},
+};
+use seawall_gateway::{HttpGateway, HttpWebhooks};
+use seawall_sync::{bucket::SharedBucket, stores};
+use std::{
+    process::{Command, Stdio},
+    sync::Arc,
+};
+use tokio::sync::OnceCell;
+
+/// Buckets by their address. The server's own is opened once.
+struct Opened {
+    default: String,
+    own: OnceCell<SharedBucket>,
+}
+
+#[async_trait]
+impl Buckets for Opened {
+    async fn open(&self, url: Option<&str>) -> seawall_core::Result<Option<SharedBucket>> {
+        let open = async |url: &str| -> seawall_core::Result<SharedBucket> {
+            let opened = stores::open(url, &|name| std::env::var(name).ok()).await;
+            opened.map_err(|error| {
+                let message = format!("cannot use the bucket {url}");
+                seawall_core::Error::new(error.kind(), message).with_source(error)
+            })
+        };
+        match url {
+            Some(url) if url != self.default => open(url).await.map(Some),
+            _ => Ok(Some(self.own.get_or_try_init(|| open(&self.default)).await?.clone())),
+        }
+    }
+}
+
+pub async fn open(app: &App) -> Result<Turns> {
+    let settings = &app.settings;
+    let clock = Arc::new(SystemClock);
+    let buckets = Opened { default: settings.sync.bucket(&settings.data), own: OnceCell::new() };
+    let maker = WorkspaceMaker::new(
+        app.sandboxes.clone(),
+        Arc::new(buckets),
+        clock.clone(),
+        workspaces::settings(settings),
+    )
+    .with_turnstile(Arc::new(LeaseTurnstile::new(app.stores.leases.clone())))
+    .with_memory(Arc::new(FileMemory::new(&settings.data)));
+    let (stores, sandboxes) = (app.stores.clone(), app.sandboxes.clone());
+    let hooks = Hooks::new(stores.hook_runs.clone(), stores.outbox.clone(), sandboxes.clone(), clock.clone());
+    let service =
+        SandboxService::new(sandboxes, maker, hooks.clone(), stores.sandboxes.clone(), clock.clone());
+    let courier = Courier::new(stores.outbox.clone(), stores.messages.clone());
+    let gateway = HttpGateway::new(settings.agents.models.clone()).context("cannot speak to models")?;
+    Ok(Turns::new(TurnParts {
+        service,
+        hooks,
+        templates: Arc::new(templates(&settings.agents, &settings.data)?),
+        agents: settings.agents.agents.clone(),
+        gateway: Some(Arc::new(gateway)),
+        courier: courier.with_webhooks(Arc::new(HttpWebhooks::new()?)),
+        claims: app.claims.clone(),
+        clock,
+        node: app.node.clone(),
+        secrets: Arc::new(|name| std::env::var(name).ok().filter(|value| !value.is_empty())),
+        stores,
+    }))
+}
+
+/// The account of the command line.
+pub async fn account(app: &App) -> Result<AccountId> {
+    let local = Account {
+        id: AccountId::LOCAL,
+        name: "local".to_owned(),
+        settings: serde_json::Map::new(),
+        created_at: SystemClock.now(),
+    };
+    match app.stores.accounts.get(local.id).await {
+        Err(error) if error.kind() == ErrorKind::NotFound => match app.stores.accounts.create(&local).await {
+            // Another process was quicker.
+            Err(error) if error.kind() != ErrorKind::AlreadyExists => Err(error.into()),
+            _ => Ok(local.id),
+        },
+        other => Ok(other.map(|account| account.id)?),
+    }
+}
+
+/// A process of its own runs the turn: Ctrl-C or a closed terminal ends only the view.
+pub fn run_apart(app: &App, turn: TurnId) -> Result<()> {
+    let log = std::fs::File::options().create(true).append(true).open(app.settings.data.join("turns.log"))?;
+    let mut command = Command::new(std::env::current_exe()?);
+    command.arg("--data").arg(&app.settings.data);
+    if let Some(config) = &app.config {
+        command.arg("--config").arg(config);
+    }
+    command.args(["run-turn", &turn.to_string()]);
+    command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(log);
+    command.spawn().context("cannot start the process that runs the turn")?;
+    Ok(())
+}
+
+/// Turns whose process died are taken up again, by processes of their own.
+pub async fn take_up(app: &App) -> Result<()> {
+    let running = app.stores.turns.running(100).await?;
+    for (_, turn) in running {
+        let id = seawall_api::SandboxId::try_from(turn.id.as_uuid())?;
+        // Whoever runs it holds the claim.
+        if app.claims.try_claim(id).await?.is_some() {
+            run_apart(app, turn.id)?;
+        }
+    }
+    Ok(())
+}

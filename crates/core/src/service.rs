@@ -1,0 +1,273 @@
+//! The sandbox service (V): sandboxes as their users mean them, by account, with their files.
+//!
+//! [`SandboxService::ensure`] is what every operation begins with: what runs is left alone, what is gone is made again
+//! with its workspace. A cold start that fails leaves nothing behind.
+
+use crate::{
+    Error, Result, Sandboxes,
+    hooks::{HookContext, Hooks, Moment},
+    ports::{Clock, Volumes, store::SandboxRows},
+    sandboxes::NewSandbox,
+    templates::Template,
+    workspaces::{Names, Restore, Staleness, WorkspaceMaker, Workspaces, staleness},
+};
+use futures::FutureExt;
+use seawall_api::{
+    AccountId, ConversationId, ErrorKind, SandboxId, TurnId,
+    sandbox::{EndReason, SandboxState},
+};
+use seawall_sync::engine::{Options, Silent, SyncReport};
+use serde_json::{Map, Value, json};
+use std::{
+    fmt,
+    sync::{Arc, Mutex, PoisonError},
+};
+
+/// V6: the key of a row's metadata.
+const LAST_SYNCED: &str = "last_synced_at";
+
+/// For whom a sandbox is wanted.
+#[derive(Debug, Clone)]
+pub struct Wanted {
+    pub account: AccountId,
+    pub sandbox: SandboxId,
+    pub conversation: Option<ConversationId>,
+    pub agent: Option<String>,
+    pub turn: Option<TurnId>,
+    pub template: Arc<Template>,
+    /// The id was made for this call: nothing of it was there before.
+    pub fresh: bool,
+}
+
+impl Wanted {
+    pub fn context(&self) -> HookContext {
+        HookContext {
+            account: self.account,
+            template: self.template.clone(),
+            conversation: self.conversation,
+            turn: self.turn,
+            sandbox: self.sandbox,
+        }
+    }
+
+    fn names(&self) -> Names {
+        Names {
+            account: self.account,
+            conversation: self.conversation.map(|id| id.to_string()),
+            agent: self.agent.clone(),
+        }
+    }
+}
+
+/// A sandbox that runs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Ready {
+    /// It was made, or made again.
+    pub cold: bool,
+    /// The version that its files were brought to just now.
+    pub version: Option<i64>,
+}
+
+#[derive(Clone)]
+pub struct SandboxService {
+    pub(crate) sandboxes: Sandboxes,
+    pub(crate) workspaces: WorkspaceMaker,
+    pub(crate) hooks: Hooks,
+    pub(crate) rows: Arc<dyn SandboxRows>,
+    pub(crate) clock: Arc<dyn Clock>,
+}
+
+impl fmt::Debug for SandboxService {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("SandboxService").finish_non_exhaustive()
+    }
+}
+
+impl SandboxService {
+    pub fn new(
+        sandboxes: Sandboxes,
+        workspaces: WorkspaceMaker,
+        hooks: Hooks,
+        rows: Arc<dyn SandboxRows>,
+        clock: Arc<dyn Clock>,
+    ) -> SandboxService {
+        SandboxService { sandboxes, workspaces, hooks, rows, clock }
+    }
+
+    /// Whether a sandbox is walled off from this machine's files.
+    pub(crate) async fn isolates(&self, id: SandboxId) -> Result<bool> {
+        let provider = self.sandboxes.get(id).await?.provider;
+        Ok(self.sandboxes.providers().get(&provider)?.capabilities().isolation)
+    }
+
+    /// V2: it runs when this returns, with its files, and is this account's.
+    pub async fn ensure(&self, wanted: &Wanted) -> Result<Ready> {
+        let id = wanted.sandbox;
+        let Some(row) = self.rows.find(id).await? else { return self.make(wanted).await };
+        if row.account_id != wanted.account {
+            return Err(Error::not_found(format!("there is no sandbox {id}")));
+        }
+        match self.sandboxes.get(id).await?.state {
+            SandboxState::Running => self.freshen(wanted, &row.metadata).await,
+            SandboxState::Created | SandboxState::Stopped | SandboxState::Paused => {
+                self.sandboxes.start(id).await?;
+                self.freshen(wanted, &row.metadata).await
+            }
+            SandboxState::Lost | SandboxState::Failed => {
+                self.sandboxes.start(id).await?;
+                self.cold_start(wanted, Volumes::Keep).await
+            }
+            state => Err(Error::unavailable(format!(
+                "sandbox {id} is {state}: somebody is at it; try again in a moment"
+            ))),
+        }
+    }
+
+    async fn make(&self, wanted: &Wanted) -> Result<Ready> {
+        let template = &wanted.template;
+        let provider = template.sandbox.provider.clone();
+        let name = provider.as_deref().unwrap_or(self.sandboxes.providers().default_name()).to_owned();
+        let isolates = self.sandboxes.providers().get(&name)?.capabilities().isolation;
+        let new = NewSandbox {
+            id: Some(wanted.sandbox),
+            account: Some(wanted.account),
+            template: Some(template.name.clone()),
+            provider,
+            // Where nothing is walled off, the program is where it is.
+            spec: template.spec(isolates)?,
+            ..NewSandbox::default()
+        };
+        self.sandboxes.launch(new).await?;
+        let volumes = if wanted.fresh { Volumes::Delete } else { Volumes::Keep };
+        self.cold_start(wanted, volumes).await
+    }
+
+    /// H2: with or without a bucket. Where it fails the box goes, and the error says what to do.
+    async fn cold_start(&self, wanted: &Wanted, volumes: Volumes) -> Result<Ready> {
+        let version = Arc::new(Mutex::new(None));
+        let (service, what, found) = (self.clone(), wanted.clone(), version.clone());
+        let restore = async move {
+            let restored = service.restore(&what).await?;
+            *found.lock().unwrap_or_else(PoisonError::into_inner) = restored;
+            Ok(())
+        };
+        let ran = self.hooks.run(&wanted.context(), &Moment::ColdStart, Some(restore.boxed())).await;
+        if let Err(error) = ran {
+            self.undo(wanted.sandbox, volumes).await;
+            return Err(error);
+        }
+        let version = *version.lock().unwrap_or_else(PoisonError::into_inner);
+        Ok(Ready { cold: true, version })
+    }
+
+    async fn undo(&self, id: SandboxId, volumes: Volumes) {
+        let undone = async {
+            self.sandboxes.give_up_unsynced(id).await?;
+            self.sandboxes.remove(id, volumes).await
+        };
+        if let Err(error) = undone.await {
+            tracing::error!(sandbox = %id, error = %error.chain(), "a half-made sandbox could not be removed; the next sweep does it");
+        }
+    }
+
+    /// The default of a cold start (H3).
+    async fn restore(&self, wanted: &Wanted) -> Result<Option<i64>> {
+        let sync = &wanted.template.sync;
+        if !sync.init_from_bucket {
+            return Ok(None);
+        }
+        let Some(workspaces) = self.workspaces(wanted).await? else { return Ok(None) };
+        let report = match sync.version {
+            Some(version) => {
+                let what = Restore { version: Some(version), ..Restore::default() };
+                workspaces.restore(wanted.sandbox, &what, Arc::new(Silent)).await?.report
+            }
+            // The first version is that of the first turn, not of an empty folder.
+            None if !workspaces.has_versions(wanted.sandbox).await? => return Ok(None),
+            None => workspaces.sync_files(wanted.sandbox, Options::default()).await?,
+        };
+        self.note_synced(wanted).await;
+        Ok(report.version.map(|version| version.timestamp))
+    }
+
+    /// Where its files go; none: nowhere.
+    pub async fn workspaces(&self, wanted: &Wanted) -> Result<Option<Workspaces>> {
+        self.workspaces.at(&wanted.template.sync, &wanted.names()).await
+    }
+
+    /// S7: what was synced too long ago is looked at before it is used.
+    async fn freshen(&self, wanted: &Wanted, metadata: &Map<String, Value>) -> Result<Ready> {
+        let last = metadata.get(LAST_SYNCED).and_then(Value::as_i64);
+        let stale_after = self.workspaces.settings().stale_after;
+        if !wanted.template.sync.enabled
+            || staleness(last, self.clock.now().as_second(), stale_after) == Staleness::Fresh
+        {
+            return Ok(Ready::default());
+        }
+        let Some(workspaces) = self.workspaces(wanted).await? else { return Ok(Ready::default()) };
+        match workspaces.refresh(wanted.sandbox).await {
+            Ok((_, report)) => {
+                self.note_synced(wanted).await;
+                let version = report.and_then(|report| report.version).map(|version| version.timestamp);
+                Ok(Ready { cold: false, version })
+            }
+            // The files are here; that others may have newer ones is no reason to refuse work.
+            Err(error) => {
+                tracing::error!(sandbox = %wanted.sandbox, error = %error.chain(), "a stale workspace could not be refreshed");
+                Ok(Ready::default())
+            }
+        }
+    }
+
+    /// Pushes what changed (S6). None: its files go nowhere.
+    pub async fn push(&self, wanted: &Wanted) -> Result<Option<SyncReport>> {
+        let Some(workspaces) = self.workspaces(wanted).await? else { return Ok(None) };
+        let report = workspaces.sync_files(wanted.sandbox, Options::default()).await?;
+        self.note_synced(wanted).await;
+        Ok(Some(report))
+    }
+
+    async fn note_synced(&self, wanted: &Wanted) {
+        let now = self.clock.now().as_second();
+        let changes = Map::from_iter([(LAST_SYNCED.to_owned(), json!(now))]);
+        let merged = self.rows.merge_metadata(wanted.account, wanted.sandbox, &changes).await;
+        if let Err(error) = merged {
+            tracing::warn!(sandbox = %wanted.sandbox, error = %error.chain(), "when it was synced could not be noted");
+        }
+    }
+
+    /// V2: with a sync first, unless that is not wanted. Where the sync fails it goes on, unless forced.
+    pub async fn terminate(&self, wanted: &Wanted, sync: bool, force: bool) -> Result<()> {
+        let id = wanted.sandbox;
+        let row = self.rows.get(wanted.account, id).await?;
+        let runs = self.sandboxes.get(id).await?.state == SandboxState::Running;
+        let mut synced = false;
+        if sync && runs {
+            match self.push(wanted).await {
+                Ok(report) => synced = report.is_some_and(|report| report.problems.is_empty()),
+                Err(error) if force => {
+                    tracing::error!(sandbox = %id, error = %error.chain(), "terminated by force, with work that no bucket has");
+                }
+                Err(error) => return Err(not_terminated(id, error)),
+            }
+        }
+        if row.unsynced.is_some() && force {
+            self.sandboxes.give_up_unsynced(id).await?;
+        }
+        let moment = Moment::Terminate { reason: EndReason::Terminated };
+        let log = async move {
+            tracing::info!(sandbox = %id, "sandbox ends");
+            Ok(())
+        };
+        self.hooks.run(&wanted.context(), &moment, Some(log.boxed())).await?;
+        // What is in the bucket need not be here; what is not, stays.
+        self.sandboxes.remove(id, if synced { Volumes::Delete } else { Volumes::Keep }).await
+    }
+}
+
+fn not_terminated(id: SandboxId, error: Error) -> Error {
+    let message =
+        format!("sandbox {id} was not terminated: its files could not be saved; use force to do without");
+    let kind = if error.is_retryable() { error.kind() } else { ErrorKind::Conflict };
+    Error::new(kind, message).with_source(error)
+}

@@ -1,0 +1,438 @@
+//! Turns: a prompt goes in, an agent works in its sandbox, the answer streams out, and everything is kept.
+//!
+//! A turn belongs to nobody who asked for it: a hang-up cancels nothing. [`Turns::begin`] stores the prompt, and from
+//! then on whoever holds the turn's claim runs it ([`run`]): the one that began it, or, after a crash, whoever comes
+//! next ([`Turns::take_up`]). Both do the same: fold the stored events, and go on from there.
+//!
+//! Invariants. An event is stored before anybody sees it. The agent's output is acknowledged when its events are
+//! stored. What a turn used is counted in the one transaction that ends it.
+
+mod access;
+mod answer;
+mod follow;
+mod pump;
+mod run;
+
+pub use access::AccountLimits;
+pub use answer::Answer;
+pub use follow::Followed;
+
+use crate::{
+    Error, Result,
+    delivery::Courier,
+    hooks::{HookContext, Hooks, Moment},
+    ports::{
+        Claim, Claims, Clock,
+        gateway::Gateway,
+        store::{BeginTurn, NewConversation, Stores},
+    },
+    service::SandboxService,
+    templates::{DEFAULT, Template, Templates},
+};
+use futures::FutureExt;
+use seawall_api::{
+    AccountId, ConversationId, ErrorKind, MessageId, SandboxId, TurnId,
+    conversation::{Conversation, Message, Role, Turn},
+    event::Event,
+};
+use std::{
+    collections::{BTreeMap, HashMap},
+    fmt,
+    sync::{Arc, Mutex, PoisonError},
+    time::Duration,
+};
+use tokio::{
+    sync::{Notify, watch},
+    time::{Instant, sleep},
+};
+
+/// A prompt that is longer is a file.
+const MAX_PROMPT: usize = 1 << 20;
+/// Between looks at whether the turn before is over.
+const LOOK_AGAIN: Duration = Duration::from_millis(50);
+
+/// Which sandbox a turn wants.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Choice {
+    /// The linked one, or a new one.
+    #[default]
+    Auto,
+    /// This one; made where it is not there.
+    This(SandboxId),
+    /// This one, whatever was linked before.
+    Relink(SandboxId),
+}
+
+/// What is asked for.
+#[derive(Debug, Clone, Default)]
+pub struct TurnAsk {
+    /// None: a new one.
+    pub conversation: Option<ConversationId>,
+    pub sandbox: Choice,
+    pub prompt: String,
+    pub agent_id: Option<String>,
+    pub organization_id: Option<String>,
+    pub template: Option<String>,
+    /// C8: how long to wait for the turn before.
+    pub wait: Duration,
+}
+
+/// Everything that a turn needs, known.
+#[derive(Debug, Clone)]
+pub struct Begun {
+    pub account: AccountId,
+    pub turn: Turn,
+    pub conversation: Conversation,
+}
+
+#[derive(Clone)]
+pub struct Turns {
+    pub(crate) inner: Arc<Inner>,
+}
+
+pub(crate) struct Inner {
+    pub stores: Stores,
+    pub service: SandboxService,
+    pub hooks: Hooks,
+    pub templates: Arc<Templates>,
+    /// C1: the template of an agent id.
+    pub agents: BTreeMap<String, String>,
+    pub gateway: Option<Arc<dyn Gateway>>,
+    pub courier: Courier,
+    pub claims: Arc<dyn Claims>,
+    pub clock: Arc<dyn Clock>,
+    /// Who holds leases here: the machine, whose processes have the claims between them.
+    pub node: String,
+    /// The server's environment, for tokens that templates name.
+    pub secrets: Arc<dyn Fn(&str) -> Option<String> + Send + Sync>,
+    live: Mutex<HashMap<TurnId, Live>>,
+}
+
+/// A turn that this process runs.
+#[derive(Clone)]
+pub(crate) struct Live {
+    /// How many events are stored.
+    pub events: watch::Sender<u64>,
+    pub cancel: Arc<Notify>,
+}
+
+/// What a service of turns is made from.
+pub struct TurnParts {
+    pub stores: Stores,
+    pub service: SandboxService,
+    pub hooks: Hooks,
+    pub templates: Arc<Templates>,
+    pub agents: BTreeMap<String, String>,
+    pub gateway: Option<Arc<dyn Gateway>>,
+    pub courier: Courier,
+    pub claims: Arc<dyn Claims>,
+    pub clock: Arc<dyn Clock>,
+    pub node: String,
+    pub secrets: Arc<dyn Fn(&str) -> Option<String> + Send + Sync>,
+}
+
+impl fmt::Debug for TurnParts {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("TurnParts").field("node", &self.node).finish_non_exhaustive()
+    }
+}
+
+impl fmt::Debug for Turns {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Turns").field("node", &self.inner.node).finish_non_exhaustive()
+    }
+}
+
+impl Turns {
+    pub fn new(parts: TurnParts) -> Turns {
+        let TurnParts {
+            stores,
+            service,
+            hooks,
+            templates,
+            agents,
+            gateway,
+            courier,
+            claims,
+            clock,
+            node,
+            secrets,
+        } = parts;
+        let live = Mutex::default();
+        let inner = Inner {
+            stores,
+            service,
+            hooks,
+            templates,
+            agents,
+            gateway,
+            courier,
+            claims,
+            clock,
+            node,
+            secrets,
+            live,
+        };
+        Turns { inner: Arc::new(inner) }
+    }
+
+    pub fn templates(&self) -> &Templates {
+        &self.inner.templates
+    }
+
+    /// Begins a turn and runs it, here, whoever listens.
+    pub async fn start(&self, account: AccountId, ask: TurnAsk) -> Result<Begun> {
+        let begun = self.begin(account, ask).await?;
+        self.spawn(account, begun.turn.clone());
+        Ok(begun)
+    }
+
+    /// Runs a turn on a task of its own, unless somebody else does.
+    pub fn spawn(&self, account: AccountId, turn: Turn) {
+        let turns = self.clone();
+        // Known before the task runs: whoever follows it now waits for it and not for the clock.
+        turns.live(turn.id);
+        tokio::spawn(async move {
+            let id = turn.id;
+            if let Err(error) = turns.run(account, turn).await {
+                tracing::error!(turn = %id, error = %error.chain(), "a turn could not be run to its end here");
+            }
+        });
+    }
+
+    /// M2: the prompt is stored when this returns, and the agent has not seen it.
+    pub async fn begin(&self, account: AccountId, ask: TurnAsk) -> Result<Begun> {
+        check_prompt(&ask.prompt)?;
+        let conversation = self.conversation(account, &ask).await?;
+        let template = self.template(&ask, &conversation)?;
+        self.check_template(&template)?;
+        let sandbox = self.choose(account, &ask, &conversation).await?;
+        let now = self.inner.clock.now();
+        let (id, prompt_id) = (TurnId::generate(), MessageId::generate());
+        let begin = BeginTurn {
+            id,
+            conversation_id: conversation.id,
+            sandbox_id: Some(sandbox),
+            template: Some(template.name.clone()),
+            prompt: Message {
+                id: prompt_id,
+                conversation_id: conversation.id,
+                turn_id: Some(id),
+                role: Role::User,
+                body: ask.prompt,
+                usage: None,
+                tool_calls: Vec::new(),
+                created_at: now,
+                revision: 0,
+            },
+            answer_id: MessageId::generate(),
+            created_at: now,
+        };
+        let turn = self.begin_in_time(account, &begin, ask.wait).await?;
+        tracing::info!(%account, conversation = %conversation.id, turn = %turn.id, sandbox = %sandbox, template = template.name, "turn begins");
+        self.on_message(account, &template, &begin).await?;
+        self.first_event(account, &turn, sandbox, &template).await?;
+        Ok(Begun { account, turn, conversation })
+    }
+
+    async fn conversation(&self, account: AccountId, ask: &TurnAsk) -> Result<Conversation> {
+        let store = &self.inner.stores.conversations;
+        if let Some(id) = ask.conversation {
+            match store.get(account, id).await {
+                Err(error) if error.kind() == ErrorKind::NotFound => {}
+                found => return found,
+            }
+        }
+        // What cannot be answered is not begun.
+        let template = ask.template.clone().or_else(|| self.of_agent(ask.agent_id.as_deref()));
+        self.inner.templates.get(template.as_deref().unwrap_or(DEFAULT))?;
+        let new = NewConversation {
+            id: ask.conversation.unwrap_or_else(ConversationId::generate),
+            organization_id: ask.organization_id.clone(),
+            agent_id: ask.agent_id.clone(),
+            template: ask.template.clone(),
+            sandbox_id: None,
+            created_at: self.inner.clock.now(),
+        };
+        Ok(store.ensure(account, &new).await?.0)
+    }
+
+    fn of_agent(&self, agent: Option<&str>) -> Option<String> {
+        self.inner.agents.get(agent?).cloned()
+    }
+
+    /// C1: the request's, else the conversation's, else the agent's, else `shell`.
+    fn template(&self, ask: &TurnAsk, conversation: &Conversation) -> Result<Arc<Template>> {
+        let agent = ask.agent_id.as_deref().or(conversation.agent_id.as_deref());
+        let named = ask.template.clone().or_else(|| conversation.template.clone());
+        let name = named.or_else(|| self.of_agent(agent)).unwrap_or_else(|| DEFAULT.to_owned());
+        Ok(Arc::new(self.inner.templates.get(&name)?.clone()))
+    }
+
+    /// What can be known to be missing before anything is stored.
+    fn check_template(&self, template: &Template) -> Result<()> {
+        template.program()?;
+        let Some(api) = template.driver()?.api() else { return Ok(()) };
+        match &self.inner.gateway {
+            Some(gateway) => gateway.check(api),
+            None => Err(Error::unavailable("this server speaks to no models")),
+        }
+    }
+
+    /// C2, C3.
+    async fn choose(
+        &self,
+        account: AccountId,
+        ask: &TurnAsk,
+        conversation: &Conversation,
+    ) -> Result<SandboxId> {
+        let linked = conversation.sandbox_id;
+        let chosen = match (ask.sandbox, linked) {
+            (Choice::Auto, Some(linked)) => linked,
+            (Choice::Auto, None) => SandboxId::generate(),
+            (Choice::This(id), Some(linked)) if id != linked => {
+                return Err(Error::conflict(format!(
+                    "sandbox_mismatch: conversation {} is linked to sandbox {linked}; ask for that, or relink",
+                    conversation.id
+                )));
+            }
+            (Choice::This(id) | Choice::Relink(id), _) => id,
+        };
+        match self.inner.stores.sandboxes.find(chosen).await? {
+            Some(row) if row.account_id != account => {
+                Err(Error::not_found(format!("there is no sandbox {chosen}")))
+            }
+            _ => Ok(chosen),
+        }
+    }
+
+    /// C8: one at a time; a second waits as long as it said.
+    async fn begin_in_time(&self, account: AccountId, begin: &BeginTurn, wait: Duration) -> Result<Turn> {
+        let give_up = Instant::now() + wait;
+        loop {
+            match self.inner.stores.turns.begin(account, None, begin).await {
+                Err(error) if error.kind() == ErrorKind::Conflict && Instant::now() < give_up => {
+                    sleep(LOOK_AGAIN).await;
+                }
+                other => return other,
+            }
+        }
+    }
+
+    /// H3: the default, saving and counting the message, is the transaction that began the turn.
+    async fn on_message(
+        &self,
+        account: AccountId,
+        template: &Arc<Template>,
+        begin: &BeginTurn,
+    ) -> Result<()> {
+        let Some(sandbox) = begin.sandbox_id else { return Ok(()) };
+        let context = HookContext {
+            account,
+            template: template.clone(),
+            conversation: Some(begin.conversation_id),
+            turn: Some(begin.id),
+            sandbox,
+        };
+        let moment = Moment::Message { message: Box::new(begin.prompt.clone()) };
+        let saved = async { Ok(()) };
+        self.inner.hooks.run(&context, &moment, Some(saved.boxed())).await
+    }
+
+    async fn first_event(
+        &self,
+        account: AccountId,
+        turn: &Turn,
+        sandbox: SandboxId,
+        template: &Template,
+    ) -> Result<()> {
+        let first = Event::TurnStarted {
+            conversation_id: turn.conversation_id,
+            turn_id: turn.id,
+            sandbox_id: sandbox,
+            prompt_id: turn.prompt_id,
+            answer_id: turn.answer_id,
+            template: template.name.clone(),
+        };
+        let store = &self.inner.stores.turns;
+        store.append_events(account, None, turn.id, 0, &[encoded(&first)?], 0).await
+    }
+
+    /// Stops the agent. What it did and said is kept. False where this process does not run the turn.
+    pub fn cancel(&self, turn: TurnId) -> bool {
+        let live = self.inner.live.lock().unwrap_or_else(PoisonError::into_inner);
+        match live.get(&turn) {
+            Some(live) => {
+                live.cancel.notify_one();
+                true
+            }
+            None => false,
+        }
+    }
+
+    /// Turns whose process is gone are taken up again. How many.
+    pub async fn take_up(&self) -> Result<usize> {
+        let mut taken = 0;
+        for (account, turn) in self.inner.stores.turns.running(1000).await? {
+            let known = self.inner.live.lock().unwrap_or_else(PoisonError::into_inner).contains_key(&turn.id);
+            // Whoever runs it has the claim; whether that is so is asked again by the runner.
+            if !known && self.claim(turn.id).await?.is_some() {
+                self.spawn(account, turn);
+                taken += 1;
+            }
+        }
+        Ok(taken)
+    }
+
+    /// Ends when this process runs no turn any more.
+    pub async fn idle(&self) {
+        loop {
+            let watched = {
+                let live = self.inner.live.lock().unwrap_or_else(PoisonError::into_inner);
+                live.values().next().map(|live| live.events.subscribe())
+            };
+            let Some(mut watched) = watched else { return };
+            // Changes, or is dropped with its turn.
+            let _ = tokio::time::timeout(LOOK_AGAIN, watched.changed()).await;
+        }
+    }
+
+    /// The right to run a turn, among the processes of this machine.
+    pub(crate) async fn claim(&self, turn: TurnId) -> Result<Option<Claim>> {
+        // Claims go by id, whatever it is the id of; no sandbox has a turn's.
+        let id = SandboxId::try_from(turn.as_uuid())
+            .map_err(|error| Error::internal("a turn without an id").with_source(error))?;
+        self.inner.claims.try_claim(id).await
+    }
+
+    pub(crate) fn live(&self, turn: TurnId) -> Live {
+        let mut live = self.inner.live.lock().unwrap_or_else(PoisonError::into_inner);
+        let fresh = || Live { events: watch::Sender::new(0), cancel: Arc::new(Notify::new()) };
+        live.entry(turn).or_insert_with(fresh).clone()
+    }
+
+    pub(crate) fn find_live(&self, turn: TurnId) -> Option<Live> {
+        self.inner.live.lock().unwrap_or_else(PoisonError::into_inner).get(&turn).cloned()
+    }
+
+    pub(crate) fn over(&self, turn: TurnId) {
+        self.inner.live.lock().unwrap_or_else(PoisonError::into_inner).remove(&turn);
+    }
+}
+
+pub(crate) fn encoded(event: &Event) -> Result<bytes::Bytes> {
+    let json = serde_json::to_vec(event);
+    json.map(Into::into).map_err(|error| Error::internal("an event cannot be written").with_source(error))
+}
+
+fn check_prompt(prompt: &str) -> Result<()> {
+    if prompt.trim().is_empty() {
+        return Err(Error::invalid("the prompt is empty; say what the agent shall do"));
+    }
+    if prompt.len() > MAX_PROMPT {
+        let message =
+            format!("the prompt has {} bytes, the limit is {MAX_PROMPT}; put it into a file", prompt.len());
+        return Err(Error::new(ErrorKind::TooLarge, message));
+    }
+    Ok(())
+}

@@ -1,0 +1,95 @@
+//! Following a turn: what is stored, then what comes, to its end. As often as somebody asks, from any event on.
+
+use super::Turns;
+use crate::{Error, Result, ports::store::TurnEvent};
+use seawall_api::{
+    AccountId, TurnId,
+    conversation::{Turn, TurnState},
+    event::Event,
+};
+use std::{collections::VecDeque, time::Duration};
+use tokio::time::timeout;
+
+/// Events of one look.
+const PAGE: u32 = 500;
+/// Between looks at a turn that another process runs.
+const ELSEWHERE: Duration = Duration::from_millis(20);
+/// Between looks at one that runs here, should a wake-up be missed.
+const HERE: Duration = Duration::from_millis(500);
+
+/// A reader of a turn's events.
+#[derive(Debug)]
+pub struct Followed {
+    turns: Turns,
+    account: AccountId,
+    turn: TurnId,
+    next: u64,
+    ready: VecDeque<TurnEvent>,
+    over: bool,
+}
+
+impl Turns {
+    /// From event number `from` on, to the end.
+    pub async fn follow(&self, account: AccountId, turn: TurnId, from: u64) -> Result<Followed> {
+        // It must be theirs.
+        self.inner.stores.turns.get(account, turn).await?;
+        Ok(Followed { turns: self.clone(), account, turn, next: from, ready: VecDeque::new(), over: false })
+    }
+
+    /// The last event of a turn that has ended, made from its rows: it is there also where a crash came in between.
+    async fn last_event(&self, account: AccountId, turn: &Turn) -> Result<Event> {
+        let stats = self.inner.stores.conversations.get(account, turn.conversation_id).await?.stats;
+        let usage = turn.usage.unwrap_or_default();
+        let estimate = self.folded(account, turn.id).await?.usage().1;
+        Ok(Event::TurnEnded { state: turn.state, error: turn.error.clone(), usage, estimate, stats })
+    }
+}
+
+impl Followed {
+    /// The next event with its number. None after the last.
+    pub async fn next(&mut self) -> Result<Option<(u64, Event)>> {
+        loop {
+            if let Some(event) = self.ready.pop_front() {
+                self.next = event.number + 1;
+                let parsed = serde_json::from_slice(&event.data);
+                let parsed =
+                    parsed.map_err(|error| Error::internal("an event is damaged").with_source(error))?;
+                return Ok(Some((event.number, parsed)));
+            }
+            if self.over {
+                return Ok(None);
+            }
+            if let Some(last) = self.look().await? {
+                self.over = true;
+                // Whoever has seen it already asked for what comes after.
+                return Ok((last.0 >= self.next).then_some(last));
+            }
+        }
+    }
+
+    /// Fetches what is there, or waits for more. The last event, where the turn is over and all was told.
+    async fn look(&mut self) -> Result<Option<(u64, Event)>> {
+        let store = &self.turns.inner.stores.turns;
+        // Before the look: what is stored in between is not missed.
+        let live = self.turns.find_live(self.turn);
+        let mut seen = live.as_ref().map(|live| live.events.subscribe());
+        if let Some(seen) = &mut seen {
+            seen.mark_unchanged();
+        }
+        let turn = store.get(self.account, self.turn).await?;
+        self.ready = store.events(self.account, self.turn, self.next, PAGE).await?.into();
+        if !self.ready.is_empty() {
+            return Ok(None);
+        }
+        if turn.state != TurnState::Running {
+            let last = self.turns.last_event(self.account, &turn).await?;
+            return Ok(Some((turn.events, last)));
+        }
+        match seen {
+            // An error: its sender is gone, so the turn is over or somebody else's.
+            Some(mut seen) => drop(timeout(HERE, seen.changed()).await),
+            None => tokio::time::sleep(ELSEWHERE).await,
+        }
+        Ok(None)
+    }
+}

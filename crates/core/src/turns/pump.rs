@@ -1,0 +1,387 @@
+//! From the agent's output to stored events, and no byte acknowledged before.
+
+use super::{answer::Answer, run::Runner};
+use crate::{
+    Error, ExecRequest, Result,
+    agents::{AgentAsk, AgentCommand, Driver, Parser, SessionPlace},
+    ports::{gateway::Access, store::Page},
+    templates::PROGRAM_DIR,
+    tunnels::{Expose, Serve},
+};
+use futures::FutureExt;
+use seawall_api::{
+    ErrorKind, ProcessId,
+    conversation::{TurnState, Usage},
+    event::Event,
+    exec::{ExitReason, ExitStatus, StartProcess, WhenFull},
+    files::{FileRef, ListDir, WriteFile, WriteMode},
+    message::Attach,
+    sandbox::SandboxState,
+};
+use seawall_wire::{Guest, Process, ProcessOutput};
+use std::{sync::Arc, time::Duration};
+use tokio::time::{sleep, timeout};
+
+/// How the agent's work came out.
+pub(super) struct Pumped {
+    pub state: TurnState,
+    pub error: Option<String>,
+}
+
+/// Events of one write.
+const BATCH: usize = 256;
+/// How far back the agent's session is looked for.
+const TURNS_BACK: u32 = 20;
+/// How long a cancelled agent may take to be gone.
+const CANCEL: Duration = Duration::from_secs(30);
+const PORT_TRIES: u32 = 40;
+const PORT_PAUSE: Duration = Duration::from_millis(100);
+/// Stdin from a file: whoever takes a turn up again has nothing to write. Folders of agents are made.
+const WRAPPER: &str = r#"for dir in "$CLAUDE_CONFIG_DIR" "$CODEX_HOME"; do [ -z "$dir" ] || mkdir -p "$dir"; done; exec "$@" < "$0""#;
+
+/// Into a folder that need not be empty. What is there already is left as it is.
+const CLONE: &str = r#"[ ! -e .git ] || exit 0
+git init -q . && git remote add origin "$SEAWALL_REPO" || exit 1
+git fetch -q ${SEAWALL_DEPTH:+--depth "$SEAWALL_DEPTH"} origin "${SEAWALL_REF:-HEAD}" || { rm -rf .git; exit 1; }
+branch=$SEAWALL_REF
+[ -n "$branch" ] || branch=$(git ls-remote --symref origin HEAD | sed -n 's|^ref: refs/heads/\([^[:space:]]*\).*|\1|p')
+git checkout -q -B "${branch:-main}" FETCH_HEAD || { rm -rf .git; exit 1; }"#;
+const CLONE_MS: u64 = 30 * 60 * 1000;
+
+impl Runner {
+    fn process(&self) -> Result<ProcessId> {
+        ProcessId::try_from(self.id().as_uuid())
+            .map_err(|error| Error::internal("a turn without an id").with_source(error))
+    }
+
+    pub(super) async fn start_agent(&mut self) -> Result<Pumped> {
+        let driver = self.template().driver()?;
+        let guest = self.turns.inner.service.sandboxes.guest(self.sandbox()).await?;
+        let boot = guest.info().await?.boot;
+        let (session, base) = self.continued(&*driver, &guest).await?;
+        self.answer.base = base;
+        let exposed = self.expose(0).await?;
+        let port = exposed.as_ref().map(|exposed| exposed.port);
+        self.clone_repository(port).await?;
+        let command = driver.command(&self.ask(session, port).await?)?;
+        let start = self.start_process(&guest, command, port).await?;
+        let agent = driver.name().to_owned();
+        self.store(vec![Event::AgentStarted { agent, port, boot }], 0).await?;
+        let process = guest.start(start).await?;
+        let parser = driver.parser();
+        let pumped = self.pump(&guest, process, parser).await;
+        drop(exposed);
+        pumped
+    }
+
+    /// H7: the repository of the template, where the workspace has none yet. Git runs in the box; its way out is ours.
+    async fn clone_repository(&self, port: Option<u16>) -> Result<()> {
+        let (Some(git), Some(port)) = (&self.template().git, port) else { return Ok(()) };
+        let mut request = ExecRequest::new(["/bin/sh", "-c", CLONE]);
+        request.start.env = git.environment(port);
+        request.start.env.extend([
+            ("SEAWALL_REPO".to_owned(), git.repo.clone()),
+            ("SEAWALL_REF".to_owned(), git.reference.clone().unwrap_or_default()),
+            ("SEAWALL_DEPTH".to_owned(), git.depth.map(|depth| depth.to_string()).unwrap_or_default()),
+        ]);
+        request.start.timeout_ms = Some(CLONE_MS);
+        let output = self.turns.inner.service.sandboxes.exec(self.sandbox(), request).await?;
+        match output.status.success() {
+            true => Ok(()),
+            false => {
+                let said = String::from_utf8_lossy(&output.stderr);
+                let said: String = said.trim().chars().take(500).collect();
+                Err(Error::new(ErrorKind::ExecFailed, format!("{} could not be cloned: {said}", git.repo)))
+            }
+        }
+    }
+
+    async fn ask(&self, session: Option<String>, port: Option<u16>) -> Result<AgentAsk> {
+        let template = self.template();
+        let isolates = self.turns.inner.service.isolates(self.sandbox()).await?;
+        let program = template.program()?.map(|folder| match isolates {
+            true => PROGRAM_DIR.to_owned(),
+            false => folder.display().to_string(),
+        });
+        Ok(AgentAsk {
+            prompt: self.prompt.clone(),
+            session,
+            model: template.agent.model.clone(),
+            system_prompt: template.agent.system_prompt.clone(),
+            port,
+            program,
+            args: template.agent.args.clone(),
+        })
+    }
+
+    async fn start_process(
+        &self,
+        guest: &Guest,
+        command: AgentCommand,
+        port: Option<u16>,
+    ) -> Result<StartProcess> {
+        let mut args = command.args;
+        if let Some(stdin) = command.stdin {
+            let path = format!("/tmp/.seawall-prompt-{}", self.id());
+            let write = WriteFile {
+                file: FileRef::new(path.as_str()),
+                mode: WriteMode::Replace,
+                permissions: Some(0o600),
+                mtime: None,
+                parents: true,
+                max_size: None,
+            };
+            guest.write_all(write, &stdin).await?;
+            let wrapped = ["/bin/sh", "-c", WRAPPER, &path].map(str::to_owned);
+            args = wrapped.into_iter().chain(args).collect();
+        }
+        let template = self.template();
+        let mut start = StartProcess::new(args);
+        start.process = self.process()?;
+        start.env = command.env;
+        start.env.extend(template.agent.env.clone());
+        if let (Some(git), Some(port)) = (&template.git, port) {
+            start.env.extend(git.environment(port));
+        }
+        start.when_full = WhenFull::Block;
+        start.timeout_ms = Some(u64::try_from(template.timeout().as_millis()).unwrap_or(u64::MAX));
+        start.tag = Some("turn".to_owned());
+        Ok(start)
+    }
+
+    /// The server on the box's loopback, where the agent needs it.
+    async fn expose(&self, port: u16) -> Result<Option<Expose>> {
+        let inner = &self.turns.inner;
+        let ids = (self.conversation.id, self.id(), self.sandbox());
+        let Some(access) = inner.access(self.wanted.account, ids, self.template()).await? else {
+            return Ok(None);
+        };
+        let gateway = inner.gateway.clone();
+        let gateway = gateway.ok_or_else(|| Error::unavailable("this server speaks to no models"))?;
+        let access: Arc<Access> = Arc::new(access);
+        let serve: Serve = Arc::new(move |connection| {
+            let (gateway, access) = (gateway.clone(), access.clone());
+            async move { gateway.serve(connection, access).await }.boxed()
+        });
+        for _ in 0..PORT_TRIES {
+            match inner.service.sandboxes.serve_port(self.sandbox(), port, serve.clone()).await {
+                // The listener of the server before us is just going.
+                Err(error) if port != 0 && error.kind() == ErrorKind::Conflict => sleep(PORT_PAUSE).await,
+                other => return other.map(Some),
+            }
+        }
+        Err(Error::unavailable(format!("port {port} of the sandbox is taken, and the agent needs it")))
+    }
+
+    /// The agent's session of an earlier turn, where its files are there, and what its thread had used.
+    async fn continued(&self, driver: &dyn Driver, guest: &Guest) -> Result<(Option<String>, Usage)> {
+        if driver.api().is_none() {
+            return Ok((None, Usage::default()));
+        }
+        let (turns, account) = (&self.turns, self.wanted.account);
+        let store = &turns.inner.stores.turns;
+        let before = store.list(account, self.conversation.id, &Page::first(TURNS_BACK)).await?;
+        let mut found: Option<(String, Usage)> = None;
+        for turn in before.items {
+            if turn.number >= self.turn.number || turn.template.as_deref() != Some(&self.template().name) {
+                continue;
+            }
+            let Answer { session: Some(session), .. } = &(turns.folded(account, turn.id).await?) else {
+                continue;
+            };
+            let thread = turns.folded(account, turn.id).await?.thread();
+            match (&found, thread) {
+                (None, thread) => found = Some((session.clone(), thread.unwrap_or_default())),
+                // The newest turn of the thread that told a total.
+                (Some((known, _)), Some(total)) if known == session => {
+                    found = Some((session.clone(), total));
+                }
+                _ => {}
+            }
+            if thread.is_some() {
+                break;
+            }
+        }
+        let Some((session, base)) = found else { return Ok((None, Usage::default())) };
+        match driver.session_file(&session) {
+            Some(place) if is_there(guest, &place).await => Ok((Some(session), base)),
+            _ => Ok((None, Usage::default())),
+        }
+    }
+
+    /// After a crash of the server: the agent may still be at it.
+    pub(super) async fn resume(&mut self) -> Result<Pumped> {
+        let started = self.answer.started.clone().unwrap_or_default();
+        let sandboxes = self.turns.inner.service.sandboxes.clone();
+        let gone = || Pumped {
+            state: TurnState::Interrupted,
+            error: Some("the server and the sandbox went down while the agent was at work".to_owned()),
+        };
+        let state = match sandboxes.get(self.sandbox()).await {
+            Err(error) if error.kind() == ErrorKind::NotFound => return Ok(gone()),
+            state => state?.state,
+        };
+        if state != SandboxState::Running {
+            return Ok(gone());
+        }
+        let guest = sandboxes.guest(self.sandbox()).await?;
+        if guest.info().await?.boot != started.boot {
+            return Ok(gone());
+        }
+        let driver = self.template().driver()?;
+        let (session, base) = self.continued(&*driver, &guest).await?;
+        self.answer.base = base;
+        let exposed = match started.port {
+            Some(port) => self.expose(port).await?,
+            None => None,
+        };
+        let from = self.turn.output_offset;
+        let attach = Attach { process: self.process()?, from, hold: true, follow: true };
+        tracing::info!(turn = %self.id(), sandbox = %self.sandbox(), from, "a turn is taken up again");
+        let process = match guest.attach(attach).await {
+            // The server died before it started the agent.
+            Err(error) if error.kind() == ErrorKind::NotFound && from == 0 => {
+                let command = driver.command(&self.ask(session, started.port).await?)?;
+                guest.start(self.start_process(&guest, command, started.port).await?).await?
+            }
+            attached => attached?,
+        };
+        let mut parser = driver.parser();
+        self.replay(&mut *parser).await?;
+        let pumped = self.pump(&guest, process, parser).await;
+        drop(exposed);
+        pumped
+    }
+
+    async fn replay(&self, parser: &mut dyn Parser) -> Result<()> {
+        let mut followed = 0;
+        loop {
+            let store = &self.turns.inner.stores.turns;
+            let events = store.events(self.wanted.account, self.id(), followed, 1000).await?;
+            let Some(last) = events.last() else { return Ok(()) };
+            followed = last.number + 1;
+            for event in &events {
+                if let Ok(event) = serde_json::from_slice(&event.data) {
+                    parser.replay(&event);
+                }
+            }
+        }
+    }
+
+    /// Reads to the end. What was read is stored, then acknowledged.
+    async fn pump(
+        &mut self,
+        guest: &Guest,
+        mut process: Process,
+        mut parser: Box<dyn Parser>,
+    ) -> Result<Pumped> {
+        process.set_manual_ack(true);
+        let cancel = self.turns.live(self.id()).cancel.clone();
+        let mut cancelled = false;
+        loop {
+            let next = tokio::select! {
+                next = process.next() => next,
+                () = cancel.notified(), if !cancelled => {
+                    cancelled = true;
+                    let killed = timeout(CANCEL, guest.kill(process.id())).await;
+                    tracing::info!(turn = %self.id(), ok = killed.is_ok(), "a turn is cancelled");
+                    continue;
+                }
+            };
+            let mut events = Vec::new();
+            let mut ended = match next {
+                Ok(output) => take(&mut *parser, output, &mut events),
+                Err(error) => return self.lost(error).await,
+            };
+            // What is there already goes into the same write.
+            while ended.is_none() && events.len() < BATCH {
+                let Some(Ok(output)) = process.next().now_or_never() else { break };
+                ended = take(&mut *parser, output, &mut events);
+            }
+            if let Some(status) = ended {
+                return self.ended(&status, parser, events, cancelled, process).await;
+            }
+            let offset = process.offset().saturating_sub(parser.unread() as u64);
+            if !events.is_empty() {
+                self.store(events, offset).await?;
+                self.turn.output_offset = offset;
+            }
+            // What is behind the stored offset by now was stderr, which no event tells.
+            if offset > self.turn.output_offset || !parser_holds(&*parser) {
+                process.ack(offset).await?;
+            }
+        }
+    }
+
+    async fn ended(
+        &mut self,
+        status: &ExitStatus,
+        mut parser: Box<dyn Parser>,
+        mut events: Vec<Event>,
+        cancelled: bool,
+        mut process: Process,
+    ) -> Result<Pumped> {
+        let outcome = parser.finish(status, &mut events);
+        // Whoever kills the agent from outside means the same.
+        let (state, error) = match cancelled || status.reason == ExitReason::Killed {
+            true => (TurnState::Cancelled, Some("it was cancelled".to_owned())),
+            false => (outcome.state, outcome.error),
+        };
+        events.push(Event::AgentEnded { state, error: error.clone(), exit_code: status.code });
+        self.turn.output_offset = process.offset();
+        self.store(events, process.offset()).await?;
+        // The guest may forget it all. If this is lost, it remembers longer than it must.
+        let _ = process.ack(process.offset()).await;
+        Ok(Pumped { state, error })
+    }
+
+    /// The wire to the agent is gone for good.
+    async fn lost(&mut self, error: seawall_wire::Error) -> Result<Pumped> {
+        let error = Error::from(error);
+        tracing::error!(turn = %self.id(), sandbox = %self.sandbox(), error = %error.chain(), "the agent cannot be reached any more");
+        let there = self.turns.inner.service.sandboxes.get(self.sandbox()).await;
+        let state = TurnState::Interrupted;
+        let said = match there.map(|there| (there.state, there.reason)) {
+            Ok((now, Some(reason))) => format!("the sandbox is {now} ({reason})"),
+            Ok((now, None)) => format!("the sandbox is {now}: {}", error.chain()),
+            Err(_) => "the sandbox is gone".to_owned(),
+        };
+        let error = Some(said);
+        self.store(
+            vec![Event::AgentEnded { state, error: error.clone(), exit_code: None }],
+            self.turn.output_offset,
+        )
+        .await?;
+        Ok(Pumped { state, error })
+    }
+}
+
+fn parser_holds(parser: &dyn Parser) -> bool {
+    parser.unread() > 0
+}
+
+/// The status, where that was the end.
+fn take(parser: &mut dyn Parser, output: ProcessOutput, events: &mut Vec<Event>) -> Option<ExitStatus> {
+    match output {
+        ProcessOutput::Data { stream, bytes, .. } => {
+            parser.feed(stream, &bytes, events);
+            None
+        }
+        ProcessOutput::End(status) => Some(status),
+        // Dropped was only what was acknowledged before a crash, and that tells nothing.
+        ProcessOutput::Gap { .. } | ProcessOutput::Reconnected | ProcessOutput::Drained => None,
+    }
+}
+
+async fn is_there(guest: &Guest, place: &SessionPlace) -> bool {
+    match place {
+        SessionPlace::File(path) => guest.stat(FileRef::new(path.as_str()), true).await.is_ok(),
+        SessionPlace::Beneath { folder, contains } => {
+            let list = ListDir { dir: FileRef::new(folder.as_str()), depth: 8, after: None, limit: 10_000 };
+            let listing = guest.list(list).await;
+            listing.is_ok_and(|listing| {
+                listing.entries.iter().any(|entry| entry.path.to_string().contains(contains.as_str()))
+            })
+        }
+    }
+}

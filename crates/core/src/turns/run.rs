@@ -1,0 +1,361 @@
+//! Running a turn, from whatever is stored of it to its end.
+
+use super::{Turns, answer::Answer, encoded, pump::Pumped};
+use crate::{
+    Error, Result,
+    hooks::Moment,
+    ports::store::{EndTurn, Fence, Lease},
+    service::Wanted,
+    templates::Template,
+};
+use futures::FutureExt;
+use seawall_api::{
+    AccountId, ErrorKind, SandboxId, TurnId,
+    conversation::{Conversation, Message, Role, Turn, TurnState},
+    event::Event,
+    sandbox::SandboxState,
+};
+use seawall_sync::engine::{Direction, SyncReport};
+use std::{
+    sync::{Arc, Mutex, PoisonError},
+    time::Duration,
+};
+use tokio::{
+    task::JoinHandle,
+    time::{Instant, sleep, timeout},
+};
+
+/// After this time without a sign of life another machine may take a turn over.
+const LEASE: Duration = Duration::from_secs(30);
+const RENEW: Duration = Duration::from_secs(8);
+/// A bucket that does not answer holds up no answer longer than this.
+const PUSH: Duration = Duration::from_secs(120);
+/// Between tries to reach a database that is down.
+const FIRST_PAUSE: Duration = Duration::from_millis(50);
+const LONGEST_PAUSE: Duration = Duration::from_secs(2);
+/// Events of one look.
+const PAGE: u32 = 1000;
+
+/// One turn, in the hands of whoever has its claim.
+pub(super) struct Runner {
+    pub turns: Turns,
+    pub wanted: Wanted,
+    pub turn: Turn,
+    pub conversation: Conversation,
+    pub prompt: String,
+    pub answer: Answer,
+    /// How many events are stored.
+    pub stored: u64,
+    fence: Fence,
+}
+
+impl Turns {
+    /// Runs a turn to its end, unless somebody else does.
+    pub(super) async fn run(&self, account: AccountId, turn: Turn) -> Result<()> {
+        let id = turn.id;
+        let ran = async {
+            let Some(_claim) = self.claim(id).await? else { return Ok(()) };
+            let name = format!("turn {id}");
+            let leases = &self.inner.stores.leases;
+            let Some(lease) = leases.acquire(&name, &self.inner.node, LEASE).await? else { return Ok(()) };
+            let renewing = self.renew(lease.clone());
+            let ran = match self.runner(account, id, lease.fence()).await? {
+                Some(runner) => runner.to_the_end().await,
+                None => Ok(()),
+            };
+            renewing.abort();
+            // Where that fails it ends by itself.
+            let _ = leases.release(&lease).await;
+            ran
+        };
+        let ran = ran.await;
+        self.over(id);
+        ran
+    }
+
+    fn renew(&self, lease: Lease) -> JoinHandle<()> {
+        let leases = self.inner.stores.leases.clone();
+        tokio::spawn(async move {
+            loop {
+                sleep(RENEW).await;
+                // A database that is down now may be back in time; writes are fenced anyhow.
+                if let Ok(false) = leases.renew(&lease, LEASE).await {
+                    tracing::warn!(lease = lease.name, "a lease was lost");
+                    return;
+                }
+            }
+        })
+    }
+
+    async fn runner(&self, account: AccountId, id: TurnId, fence: Fence) -> Result<Option<Runner>> {
+        let stores = &self.inner.stores;
+        let turn = stores.turns.get(account, id).await?;
+        if turn.state != TurnState::Running {
+            return Ok(None);
+        }
+        let conversation = stores.conversations.get(account, turn.conversation_id).await?;
+        let sandbox = turn.sandbox_id.ok_or_else(|| Error::internal("a turn without a sandbox"))?;
+        let template = self.inner.templates.get(turn.template.as_deref().unwrap_or_default()).cloned();
+        let answer = self.folded(account, id).await?;
+        let prompt = self.prompt(account, &turn).await?;
+        let wanted = Wanted {
+            account,
+            sandbox,
+            conversation: Some(conversation.id),
+            agent: conversation.agent_id.clone(),
+            turn: Some(id),
+            fresh: conversation.sandbox_id.is_none() && turn.number == 1,
+            template: Arc::new(template.as_ref().cloned().unwrap_or_default()),
+        };
+        let stored = turn.events;
+        let runner =
+            Runner { turns: self.clone(), wanted, turn, conversation, prompt, answer, stored, fence };
+        match template {
+            Ok(_) => Ok(Some(runner)),
+            // It was there when the turn began.
+            Err(error) => runner.close(TurnState::Failed, Some(error.chain())).await.map(|()| None),
+        }
+    }
+
+    /// What the events so far come to.
+    pub(super) async fn folded(&self, account: AccountId, id: TurnId) -> Result<Answer> {
+        let (mut answer, mut from) = (Answer::default(), 0);
+        loop {
+            let events = self.inner.stores.turns.events(account, id, from, PAGE).await?;
+            let Some(last) = events.last() else { return Ok(answer) };
+            from = last.number + 1;
+            for event in &events {
+                match serde_json::from_slice(&event.data) {
+                    Ok(event) => answer.apply(&event),
+                    Err(error) => {
+                        tracing::warn!(turn = %id, number = event.number, %error, "an event is damaged")
+                    }
+                }
+            }
+        }
+    }
+
+    /// It may still be on its way to its store.
+    async fn prompt(&self, account: AccountId, turn: &Turn) -> Result<String> {
+        let messages = &self.inner.stores.messages;
+        match messages.get(account, turn.conversation_id, turn.prompt_id).await {
+            Err(error) if error.kind() == ErrorKind::NotFound => {
+                self.inner.courier.round().await?;
+                Ok(messages.get(account, turn.conversation_id, turn.prompt_id).await?.body)
+            }
+            found => Ok(found?.body),
+        }
+    }
+}
+
+impl Runner {
+    pub fn id(&self) -> TurnId {
+        self.turn.id
+    }
+
+    pub fn sandbox(&self) -> SandboxId {
+        self.wanted.sandbox
+    }
+
+    pub fn template(&self) -> &Arc<Template> {
+        &self.wanted.template
+    }
+
+    async fn to_the_end(mut self) -> Result<()> {
+        let (state, error) = match self.answer.ended.clone() {
+            Some(ended) => ended,
+            None => match self.work().await {
+                Ok(Pumped { state, error }) => (state, error),
+                Err(error) if self.is_anothers(&error).await => return Err(error),
+                Err(error) => {
+                    let (id, chain) = (self.id(), error.chain());
+                    tracing::error!(turn = %id, conversation = %self.conversation.id, sandbox = %self.sandbox(), error = %chain, "a turn failed");
+                    (TurnState::Failed, Some(chain))
+                }
+            },
+        };
+        self.finish(state, &error).await?;
+        self.close(state, error).await
+    }
+
+    /// Somebody else has the turn now: nothing may be written any more.
+    async fn is_anothers(&self, error: &Error) -> bool {
+        error.kind() == ErrorKind::Conflict
+            && matches!(self.turns.inner.stores.leases.holds(&self.fence).await, Ok(false))
+    }
+
+    /// Up to the end of the agent's output.
+    async fn work(&mut self) -> Result<Pumped> {
+        if self.answer.started.is_some() {
+            return self.resume().await;
+        }
+        let begun = Instant::now();
+        let ready = self.turns.inner.service.ensure(&self.wanted).await?;
+        self.link().await?;
+        if ready.cold || !self.answer.ready {
+            let duration_ms = u64::try_from(begun.elapsed().as_millis()).unwrap_or(u64::MAX);
+            let (cold, version) = (ready.cold, ready.version);
+            self.store(vec![Event::SandboxReady { cold, version, duration_ms }], 0).await?;
+        }
+        self.start_agent().await
+    }
+
+    /// C3.
+    async fn link(&mut self) -> Result<()> {
+        let (linked, sandbox) = (self.conversation.sandbox_id, self.sandbox());
+        if linked == Some(sandbox) {
+            return Ok(());
+        }
+        let now = self.turns.inner.clock.now();
+        let store = &self.turns.inner.stores.conversations;
+        store.link(self.wanted.account, self.conversation.id, linked, Some(sandbox), now).await?;
+        self.conversation.sandbox_id = Some(sandbox);
+        Ok(())
+    }
+
+    /// Stores events, however long the database takes: nobody sees one that is not stored, and the agent waits.
+    pub async fn store(&mut self, events: Vec<Event>, output_offset: u64) -> Result<()> {
+        let encoded = events.iter().map(encoded).collect::<Result<Vec<_>>>()?;
+        let turns = self.turns.clone();
+        let store = &turns.inner.stores.turns;
+        let (account, id, first) = (self.wanted.account, self.id(), self.stored);
+        persist(|| store.append_events(account, Some(&self.fence), id, first, &encoded, output_offset))
+            .await?;
+        self.stored += encoded.len() as u64;
+        events.iter().for_each(|event| self.answer.apply(event));
+        turns.live(id).events.send_replace(self.stored);
+        Ok(())
+    }
+
+    /// H6: always, after success, error and hang-up.
+    async fn finish(&mut self, state: TurnState, error: &Option<String>) -> Result<()> {
+        if self.answer.pushed {
+            return Ok(());
+        }
+        let is_known = self.turns.inner.stores.sandboxes.find(self.sandbox()).await?.is_some();
+        let pushed: Arc<Mutex<Option<Result<Option<SyncReport>>>>> = Arc::default();
+        let (turns, wanted) = (self.turns.clone(), self.wanted.clone());
+        let (pusher, what, result) = (turns.clone(), wanted.clone(), pushed.clone());
+        let push = async move {
+            let done = match is_known {
+                true => pusher.push(&what, state).await,
+                // It was never made, so there is nothing to push.
+                false => Ok(None),
+            };
+            let failed = done.as_ref().err().map(|error| Error::new(error.kind(), error.chain()));
+            *result.lock().unwrap_or_else(PoisonError::into_inner) = Some(done);
+            failed.map_or(Ok(()), Err)
+        };
+        let moment = Moment::StreamFinish {
+            state,
+            answer: Some(Box::new(self.message(state, error))),
+            usage: self.answer.usage().0,
+        };
+        turns.inner.hooks.run(&wanted.context(), &moment, Some(push.boxed())).await?;
+        let pushed = pushed.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let event = match pushed {
+            Some(Ok(Some(report))) => pushed_event(&report),
+            Some(Err(error)) => Some(Event::WorkspaceUnsynced { error: error.chain() }),
+            _ => None,
+        };
+        match event {
+            Some(event) => self.store(vec![event], self.turn.output_offset).await,
+            None => Ok(()),
+        }
+    }
+
+    /// The answer as it is stored (M1).
+    fn message(&self, state: TurnState, error: &Option<String>) -> Message {
+        let body = match (self.answer.body.is_empty(), error) {
+            (true, Some(error)) => format!("[{state}: {error}]"),
+            _ => self.answer.body.clone(),
+        };
+        Message {
+            id: self.turn.answer_id,
+            conversation_id: self.conversation.id,
+            turn_id: Some(self.id()),
+            role: Role::Assistant,
+            body,
+            usage: Some(self.answer.usage().0),
+            tool_calls: self.answer.tool_calls.clone(),
+            created_at: self.turns.inner.clock.now(),
+            revision: 1,
+        }
+    }
+
+    /// M3: usage, totals and answer in one transaction, once.
+    async fn close(&self, state: TurnState, error: Option<String>) -> Result<()> {
+        let (usage, estimate) = self.answer.usage();
+        let end = EndTurn {
+            id: self.id(),
+            state,
+            answer: Some(self.message(state, &error)),
+            error,
+            usage,
+            ended_at: self.turns.inner.clock.now(),
+        };
+        let store = &self.turns.inner.stores.turns;
+        let ended = persist(|| store.end(self.wanted.account, Some(&self.fence), &end)).await?;
+        let stats = ended.stats;
+        tracing::info!(
+            turn = %self.id(), conversation = %self.conversation.id, sandbox = %self.sandbox(), %state, estimate,
+            input_tokens = usage.input_tokens, output_tokens = usage.output_tokens, cache_tokens = usage.cache_tokens,
+            total_input_tokens = stats.total_input_tokens, total_output_tokens = stats.total_output_tokens,
+            total_cache_tokens = stats.total_cache_tokens, messages = stats.messages_exchanged, "turn ended"
+        );
+        self.turns.live(self.id()).events.send_replace(self.stored + 1);
+        // What waits for its store is brought there now; what fails stays in the outbox (M5).
+        if let Err(error) = self.turns.inner.courier.round().await {
+            tracing::warn!(error = %error.chain(), "the outbox could not be looked at");
+        }
+        Ok(())
+    }
+}
+
+impl Turns {
+    /// S6, H8. A box that is gone is made again on its volume first.
+    async fn push(&self, wanted: &Wanted, state: TurnState) -> Result<Option<SyncReport>> {
+        let service = &self.inner.service;
+        let work = async {
+            let there = service.sandboxes.get(wanted.sandbox).await?.state;
+            if state == TurnState::Interrupted || there != SandboxState::Running {
+                service.ensure(wanted).await?;
+            }
+            service.push(wanted).await
+        };
+        match timeout(PUSH, work).await {
+            Ok(done) => done,
+            Err(_) => {
+                let why = format!("the bucket did not answer within {} s", PUSH.as_secs());
+                service.sandboxes.mark_unsynced(wanted.sandbox, Some(why.clone())).await?;
+                Err(Error::new(ErrorKind::Timeout, why))
+            }
+        }
+    }
+}
+
+fn pushed_event(report: &SyncReport) -> Option<Event> {
+    let version = report.version.as_ref()?.timestamp;
+    let stats = &report.stats;
+    let pushed = !matches!(report.direction, Direction::Nothing);
+    pushed.then_some(Event::WorkspacePushed {
+        version,
+        files_uploaded: stats.files_uploaded,
+        bytes_transferred: stats.bytes_transferred,
+    })
+}
+
+/// Until it is done, or cannot be done at all. A database that is down is waited for.
+async fn persist<T, F: Future<Output = Result<T>>>(write: impl Fn() -> F) -> Result<T> {
+    let mut pause = FIRST_PAUSE;
+    loop {
+        match write().await {
+            Err(error) if error.is_retryable() => {
+                tracing::warn!(error = %error.chain(), "the database does not take it; tried again");
+                sleep(pause).await;
+                pause = (pause * 2).min(LONGEST_PAUSE);
+            }
+            other => return other,
+        }
+    }
+}
