@@ -3,6 +3,7 @@
 use crate::{app::App, config::templates, memory::FileMemory, workspaces};
 use anyhow::{Context, Result};
 use async_trait::async_trait;
+use jiff::Timestamp;
 use seawall_api::{AccountId, ErrorKind, TurnId, account::Account};
 use seawall_core::{
     Turns,
@@ -16,6 +17,7 @@ use seawall_core::{
 use seawall_gateway::{HttpGateway, HttpWebhooks};
 use seawall_sync::{bucket::SharedBucket, stores};
 use std::{
+    os::unix::fs::OpenOptionsExt,
     process::{Command, Stdio},
     sync::Arc,
 };
@@ -72,9 +74,17 @@ pub async fn open(app: &App) -> Result<Turns> {
         claims: app.claims.clone(),
         clock,
         node: app.node.clone(),
+        booted_at: booted_at(),
         secrets: Arc::new(|name| std::env::var(name).ok().filter(|value| !value.is_empty())),
         stores,
     }))
+}
+
+/// When this machine was started.
+fn booted_at() -> Option<Timestamp> {
+    let stat = std::fs::read_to_string("/proc/stat").ok()?;
+    let seconds = stat.lines().find_map(|line| line.strip_prefix("btime "))?;
+    Timestamp::from_second(seconds.trim().parse().ok()?).ok()
 }
 
 /// The account of the command line.
@@ -97,7 +107,8 @@ pub async fn account(app: &App) -> Result<AccountId> {
 
 /// A process of its own runs the turn: Ctrl-C or a closed terminal ends only the view.
 pub fn run_apart(app: &App, turn: TurnId) -> Result<()> {
-    let log = std::fs::File::options().create(true).append(true).open(app.settings.data.join("turns.log"))?;
+    let log = app.settings.data.join("turns.log");
+    let log = std::fs::File::options().create(true).append(true).mode(0o600).open(log)?;
     let mut command = Command::new(std::env::current_exe()?);
     command.arg("--data").arg(&app.settings.data);
     if let Some(config) = &app.config {

@@ -221,16 +221,11 @@ impl Hooks {
             conversation_id: context.conversation,
             sandbox_id: Some(context.sandbox),
             began_at: began,
-            outcome: None,
+            outcome: Some(HookOutcome { ended_at: self.clock.now(), error }),
         };
-        let outcome = HookOutcome { ended_at: self.clock.now(), error };
         let (runs, account) = (self.runs.clone(), context.account);
         tokio::spawn(async move {
-            let recorded = async {
-                runs.begin(account, &run).await?;
-                runs.end(account, run.id, &outcome).await
-            };
-            if let Err(error) = recorded.await {
+            if let Err(error) = runs.begin(account, &run).await {
                 tracing::warn!(error = %error.chain(), "a run of a hook was not recorded");
             }
         });

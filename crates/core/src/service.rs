@@ -8,13 +8,13 @@ use crate::{
     hooks::{HookContext, Hooks, Moment},
     ports::{Clock, Volumes, store::SandboxRows},
     sandboxes::NewSandbox,
-    templates::Template,
+    templates::{PROGRAM_DIR, Template},
     workspaces::{Names, Restore, Staleness, WorkspaceMaker, Workspaces, staleness},
 };
 use futures::FutureExt;
 use seawall_api::{
     AccountId, ConversationId, ErrorKind, SandboxId, TurnId,
-    sandbox::{EndReason, SandboxState},
+    sandbox::{EndReason, SandboxSpec, SandboxState},
 };
 use seawall_sync::engine::{Options, Silent, SyncReport};
 use serde_json::{Map, Value, json};
@@ -35,8 +35,6 @@ pub struct Wanted {
     pub agent: Option<String>,
     pub turn: Option<TurnId>,
     pub template: Arc<Template>,
-    /// The id was made for this call: nothing of it was there before.
-    pub fresh: bool,
 }
 
 impl Wanted {
@@ -107,6 +105,9 @@ impl SandboxService {
         if row.account_id != wanted.account {
             return Err(Error::not_found(format!("there is no sandbox {id}")));
         }
+        if self.lacks_program(wanted, &row.spec).await? {
+            return self.replace(wanted).await;
+        }
         match self.sandboxes.get(id).await?.state {
             SandboxState::Running => self.freshen(wanted, &row.metadata).await,
             SandboxState::Created | SandboxState::Stopped | SandboxState::Paused => {
@@ -137,9 +138,26 @@ impl SandboxService {
             spec: template.spec(isolates)?,
             ..NewSandbox::default()
         };
+        // What was there before is not ours to delete.
+        let kept = self.sandboxes.providers().get(&name)?.has_volume(wanted.sandbox).await?;
         self.sandboxes.launch(new).await?;
-        let volumes = if wanted.fresh { Volumes::Delete } else { Volumes::Keep };
+        let volumes = if kept { Volumes::Keep } else { Volumes::Delete };
         self.cold_start(wanted, volumes).await
+    }
+
+    /// A sandbox of another template, without the agent's program in it.
+    async fn lacks_program(&self, wanted: &Wanted, spec: &SandboxSpec) -> Result<bool> {
+        let needed = wanted.template.agent.program.as_ref().map(|program| program.display().to_string());
+        let Some(needed) = needed else { return Ok(false) };
+        let there = spec.mounts.iter().any(|mount| mount.target == PROGRAM_DIR && mount.source == needed);
+        Ok(!there && self.isolates(wanted.sandbox).await?)
+    }
+
+    /// The same files in a box of this template. What is not in the bucket stays in the volume.
+    async fn replace(&self, wanted: &Wanted) -> Result<Ready> {
+        tracing::info!(sandbox = %wanted.sandbox, template = wanted.template.name, "the sandbox is made again for another template");
+        self.sandboxes.remove(wanted.sandbox, Volumes::Keep).await?;
+        self.make(wanted).await
     }
 
     /// H2: with or without a bucket. Where it fails the box goes, and the error says what to do.

@@ -20,7 +20,7 @@ pub use follow::Followed;
 use crate::{
     Error, Result,
     delivery::Courier,
-    hooks::{HookContext, Hooks, Moment},
+    hooks::Hooks,
     ports::{
         Claim, Claims, Clock,
         gateway::Gateway,
@@ -29,7 +29,7 @@ use crate::{
     service::SandboxService,
     templates::{DEFAULT, Template, Templates},
 };
-use futures::FutureExt;
+use jiff::Timestamp;
 use seawall_api::{
     AccountId, ConversationId, ErrorKind, MessageId, SandboxId, TurnId,
     conversation::{Conversation, Message, Role, Turn},
@@ -103,6 +103,8 @@ pub(crate) struct Inner {
     pub clock: Arc<dyn Clock>,
     /// Who holds leases here: the machine, whose processes have the claims between them.
     pub node: String,
+    /// When this machine was started: of what was not on its disk then, nothing is known.
+    pub booted_at: Option<Timestamp>,
     /// The server's environment, for tokens that templates name.
     pub secrets: Arc<dyn Fn(&str) -> Option<String> + Send + Sync>,
     live: Mutex<HashMap<TurnId, Live>>,
@@ -128,6 +130,7 @@ pub struct TurnParts {
     pub claims: Arc<dyn Claims>,
     pub clock: Arc<dyn Clock>,
     pub node: String,
+    pub booted_at: Option<Timestamp>,
     pub secrets: Arc<dyn Fn(&str) -> Option<String> + Send + Sync>,
 }
 
@@ -145,33 +148,20 @@ impl fmt::Debug for Turns {
 
 impl Turns {
     pub fn new(parts: TurnParts) -> Turns {
-        let TurnParts {
-            stores,
-            service,
-            hooks,
-            templates,
-            agents,
-            gateway,
-            courier,
-            claims,
-            clock,
-            node,
-            secrets,
-        } = parts;
-        let live = Mutex::default();
         let inner = Inner {
-            stores,
-            service,
-            hooks,
-            templates,
-            agents,
-            gateway,
-            courier,
-            claims,
-            clock,
-            node,
-            secrets,
-            live,
+            stores: parts.stores,
+            service: parts.service,
+            hooks: parts.hooks,
+            templates: parts.templates,
+            agents: parts.agents,
+            gateway: parts.gateway,
+            courier: parts.courier,
+            claims: parts.claims,
+            clock: parts.clock,
+            node: parts.node,
+            booted_at: parts.booted_at,
+            secrets: parts.secrets,
+            live: Mutex::default(),
         };
         Turns { inner: Arc::new(inner) }
     }
@@ -203,9 +193,14 @@ impl Turns {
     /// M2: the prompt is stored when this returns, and the agent has not seen it.
     pub async fn begin(&self, account: AccountId, ask: TurnAsk) -> Result<Begun> {
         check_prompt(&ask.prompt)?;
-        let conversation = self.conversation(account, &ask).await?;
-        let template = self.template(&ask, &conversation)?;
+        let known = self.known(account, &ask).await?;
+        let template = self.template(&ask, known.as_ref())?;
+        // What cannot be answered is not begun.
         self.check_template(&template)?;
+        let conversation = match known {
+            Some(known) => known,
+            None => self.new_conversation(account, &ask).await?,
+        };
         let sandbox = self.choose(account, &ask, &conversation).await?;
         let now = self.inner.clock.now();
         let (id, prompt_id) = (TurnId::generate(), MessageId::generate());
@@ -230,22 +225,21 @@ impl Turns {
         };
         let turn = self.begin_in_time(account, &begin, ask.wait).await?;
         tracing::info!(%account, conversation = %conversation.id, turn = %turn.id, sandbox = %sandbox, template = template.name, "turn begins");
-        self.on_message(account, &template, &begin).await?;
-        self.first_event(account, &turn, sandbox, &template).await?;
+        let first = first_event(&turn, sandbox);
+        let store = &self.inner.stores.turns;
+        store.append_events(account, None, turn.id, 0, &[encoded(&first)?], 0).await?;
         Ok(Begun { account, turn, conversation })
     }
 
-    async fn conversation(&self, account: AccountId, ask: &TurnAsk) -> Result<Conversation> {
-        let store = &self.inner.stores.conversations;
-        if let Some(id) = ask.conversation {
-            match store.get(account, id).await {
-                Err(error) if error.kind() == ErrorKind::NotFound => {}
-                found => return found,
-            }
+    async fn known(&self, account: AccountId, ask: &TurnAsk) -> Result<Option<Conversation>> {
+        let Some(id) = ask.conversation else { return Ok(None) };
+        match self.inner.stores.conversations.get(account, id).await {
+            Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
+            found => found.map(Some),
         }
-        // What cannot be answered is not begun.
-        let template = ask.template.clone().or_else(|| self.of_agent(ask.agent_id.as_deref()));
-        self.inner.templates.get(template.as_deref().unwrap_or(DEFAULT))?;
+    }
+
+    async fn new_conversation(&self, account: AccountId, ask: &TurnAsk) -> Result<Conversation> {
         let new = NewConversation {
             id: ask.conversation.unwrap_or_else(ConversationId::generate),
             organization_id: ask.organization_id.clone(),
@@ -254,7 +248,7 @@ impl Turns {
             sandbox_id: None,
             created_at: self.inner.clock.now(),
         };
-        Ok(store.ensure(account, &new).await?.0)
+        Ok(self.inner.stores.conversations.ensure(account, &new).await?.0)
     }
 
     fn of_agent(&self, agent: Option<&str>) -> Option<String> {
@@ -262,9 +256,9 @@ impl Turns {
     }
 
     /// C1: the request's, else the conversation's, else the agent's, else `shell`.
-    fn template(&self, ask: &TurnAsk, conversation: &Conversation) -> Result<Arc<Template>> {
-        let agent = ask.agent_id.as_deref().or(conversation.agent_id.as_deref());
-        let named = ask.template.clone().or_else(|| conversation.template.clone());
+    fn template(&self, ask: &TurnAsk, known: Option<&Conversation>) -> Result<Arc<Template>> {
+        let agent = ask.agent_id.as_deref().or(known.and_then(|known| known.agent_id.as_deref()));
+        let named = ask.template.clone().or_else(|| known.and_then(|known| known.template.clone()));
         let name = named.or_else(|| self.of_agent(agent)).unwrap_or_else(|| DEFAULT.to_owned());
         Ok(Arc::new(self.inner.templates.get(&name)?.clone()))
     }
@@ -317,45 +311,6 @@ impl Turns {
                 other => return other,
             }
         }
-    }
-
-    /// H3: the default, saving and counting the message, is the transaction that began the turn.
-    async fn on_message(
-        &self,
-        account: AccountId,
-        template: &Arc<Template>,
-        begin: &BeginTurn,
-    ) -> Result<()> {
-        let Some(sandbox) = begin.sandbox_id else { return Ok(()) };
-        let context = HookContext {
-            account,
-            template: template.clone(),
-            conversation: Some(begin.conversation_id),
-            turn: Some(begin.id),
-            sandbox,
-        };
-        let moment = Moment::Message { message: Box::new(begin.prompt.clone()) };
-        let saved = async { Ok(()) };
-        self.inner.hooks.run(&context, &moment, Some(saved.boxed())).await
-    }
-
-    async fn first_event(
-        &self,
-        account: AccountId,
-        turn: &Turn,
-        sandbox: SandboxId,
-        template: &Template,
-    ) -> Result<()> {
-        let first = Event::TurnStarted {
-            conversation_id: turn.conversation_id,
-            turn_id: turn.id,
-            sandbox_id: sandbox,
-            prompt_id: turn.prompt_id,
-            answer_id: turn.answer_id,
-            template: template.name.clone(),
-        };
-        let store = &self.inner.stores.turns;
-        store.append_events(account, None, turn.id, 0, &[encoded(&first)?], 0).await
     }
 
     /// Stops the agent. What it did and said is kept. False where this process does not run the turn.
@@ -417,6 +372,18 @@ impl Turns {
 
     pub(crate) fn over(&self, turn: TurnId) {
         self.inner.live.lock().unwrap_or_else(PoisonError::into_inner).remove(&turn);
+    }
+}
+
+/// Always the first.
+pub(crate) fn first_event(turn: &Turn, sandbox: SandboxId) -> Event {
+    Event::TurnStarted {
+        conversation_id: turn.conversation_id,
+        turn_id: turn.id,
+        sandbox_id: sandbox,
+        prompt_id: turn.prompt_id,
+        answer_id: turn.answer_id,
+        template: turn.template.clone().unwrap_or_default(),
     }
 }
 

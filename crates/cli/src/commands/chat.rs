@@ -57,6 +57,8 @@ pub struct ChatArgs {
     pub cancel: bool,
 }
 
+const LOOK_AFTER: Duration = Duration::from_secs(2);
+
 #[derive(Debug, Args)]
 pub struct RunTurnArgs {
     pub turn: TurnId,
@@ -123,8 +125,18 @@ async fn show(app: &App, turns: &Turns, account: AccountId, turn: TurnId) -> Res
     let mut signals = Signals::listen()?;
     let mut followed = turns.follow(account, turn, 0).await?;
     let mut view = View { json: app.json, colour: std::io::stderr().is_terminal(), open_line: false };
+    // Should the process that runs it be killed, somebody has to take it up.
+    let looking_after = async {
+        loop {
+            tokio::time::sleep(LOOK_AFTER).await;
+            if let Err(error) = turns::take_up(app).await {
+                tracing::warn!(error = %format!("{error:#}"), "turns could not be looked after");
+            }
+        }
+    };
     tokio::select! {
         shown = view.all(&mut followed) => shown,
+        () = looking_after => Ok(exit::FAILED),
         signal = signals.next() => {
             view.end_line()?;
             let conversation = app.stores.turns.get(account, turn).await?.conversation_id;

@@ -79,6 +79,8 @@ fn environment(port: u16) -> Vec<(String, String)> {
         ("IS_SANDBOX", "1"),
         ("CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC", "1"),
         ("DISABLE_AUTOUPDATER", "1"),
+        // They would keep a turn from ending, up to ten minutes after its answer.
+        ("CLAUDE_CODE_DISABLE_BACKGROUND_TASKS", "1"),
         ("CLAUDE_CODE_MAX_RETRIES", RETRIES),
     ];
     env.map(|(key, value)| (key.to_owned(), value.to_owned())).into()

@@ -182,6 +182,11 @@ pub trait Provider: Send + Sync {
         Ok(Vec::new())
     }
 
+    /// Whether there is a volume of this sandbox, with or without a box.
+    async fn has_volume(&self, id: SandboxId) -> Result<bool> {
+        Ok(self.volumes().await?.iter().any(|volume| volume.id == id))
+    }
+
     /// Removes a volume that no box uses: `conflict` where one does, `not_found` where there is none.
     async fn remove_volume(&self, id: SandboxId) -> Result<()> {
         Err(crate::Error::not_found(format!("there is no volume of sandbox {id}")))

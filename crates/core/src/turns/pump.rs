@@ -11,7 +11,7 @@ use crate::{
 use futures::FutureExt;
 use seawall_api::{
     ErrorKind, ProcessId,
-    conversation::{TurnState, Usage},
+    conversation::TurnState,
     event::Event,
     exec::{ExitReason, ExitStatus, StartProcess, WhenFull},
     files::{FileRef, ListDir, WriteFile, WriteMode},
@@ -30,6 +30,9 @@ pub(super) struct Pumped {
 
 /// Events of one write.
 const BATCH: usize = 256;
+/// Where Codex keeps its sessions: a folder for the year, the month, the day.
+const SESSION_DEPTH: u32 = 5;
+const SESSION_PAGE: u32 = 500;
 /// How far back the agent's session is looked for.
 const TURNS_BACK: u32 = 20;
 /// How long a cancelled agent may take to be gone.
@@ -58,8 +61,7 @@ impl Runner {
         let driver = self.template().driver()?;
         let guest = self.turns.inner.service.sandboxes.guest(self.sandbox()).await?;
         let boot = guest.info().await?.boot;
-        let (session, base) = self.continued(&*driver, &guest).await?;
-        self.answer.base = base;
+        let session = self.continued(&*driver, &guest).await?;
         let exposed = self.expose(0).await?;
         let port = exposed.as_ref().map(|exposed| exposed.port);
         self.clone_repository(port).await?;
@@ -173,40 +175,45 @@ impl Runner {
         Err(Error::unavailable(format!("port {port} of the sandbox is taken, and the agent needs it")))
     }
 
-    /// The agent's session of an earlier turn, where its files are there, and what its thread had used.
-    async fn continued(&self, driver: &dyn Driver, guest: &Guest) -> Result<(Option<String>, Usage)> {
+    /// The agent's session of an earlier turn, where its files are there.
+    async fn continued(&self, driver: &dyn Driver, guest: &Guest) -> Result<Option<String>> {
         if driver.api().is_none() {
-            return Ok((None, Usage::default()));
+            return Ok(None);
         }
+        let before = self.before().await?;
+        let Some(session) = before.iter().find_map(|answer| answer.session.clone()) else { return Ok(None) };
+        match driver.session_file(&session) {
+            Some(place) if is_there(guest, &place).await => Ok(Some(session)),
+            _ => Ok(None),
+        }
+    }
+
+    /// Earlier turns of the same kind, the latest first.
+    async fn before(&self) -> Result<Vec<Answer>> {
         let (turns, account) = (&self.turns, self.wanted.account);
         let store = &turns.inner.stores.turns;
-        let before = store.list(account, self.conversation.id, &Page::first(TURNS_BACK)).await?;
-        let mut found: Option<(String, Usage)> = None;
-        for turn in before.items {
-            if turn.number >= self.turn.number || turn.template.as_deref() != Some(&self.template().name) {
-                continue;
-            }
-            let Answer { session: Some(session), .. } = &(turns.folded(account, turn.id).await?) else {
-                continue;
-            };
-            let thread = turns.folded(account, turn.id).await?.thread();
-            match (&found, thread) {
-                (None, thread) => found = Some((session.clone(), thread.unwrap_or_default())),
-                // The newest turn of the thread that told a total.
-                (Some((known, _)), Some(total)) if known == session => {
-                    found = Some((session.clone(), total));
-                }
-                _ => {}
-            }
-            if thread.is_some() {
-                break;
+        let found = store.list(account, self.conversation.id, &Page::first(TURNS_BACK)).await?;
+        let name = &self.template().name;
+        let mut all = Vec::new();
+        for turn in found.items {
+            if turn.number < self.turn.number && turn.template.as_ref() == Some(name) {
+                all.push(turns.folded(account, turn.id).await?);
             }
         }
-        let Some((session, base)) = found else { return Ok((None, Usage::default())) };
-        match driver.session_file(&session) {
-            Some(place) if is_there(guest, &place).await => Ok((Some(session), base)),
-            _ => Ok((None, Usage::default())),
+        Ok(all)
+    }
+
+    /// M3: an agent that tells only what its thread used in all is charged what is new.
+    pub(super) async fn find_base(&mut self) -> Result<()> {
+        if self.answer.thread().is_none() {
+            return Ok(());
         }
+        let before = self.before().await?;
+        let same = before.iter().filter(|answer| answer.session == self.answer.session);
+        if let Some(total) = same.filter_map(Answer::thread).next() {
+            self.answer.base = total;
+        }
+        Ok(())
     }
 
     /// After a crash of the server: the agent may still be at it.
@@ -229,8 +236,7 @@ impl Runner {
             return Ok(gone());
         }
         let driver = self.template().driver()?;
-        let (session, base) = self.continued(&*driver, &guest).await?;
-        self.answer.base = base;
+        let session = self.continued(&*driver, &guest).await?;
         let exposed = match started.port {
             Some(port) => self.expose(port).await?,
             None => None,
@@ -325,6 +331,9 @@ impl Runner {
         // Whoever kills the agent from outside means the same.
         let (state, error) = match cancelled || status.reason == ExitReason::Killed {
             true => (TurnState::Cancelled, Some("it was cancelled".to_owned())),
+            false if status.reason == ExitReason::Stopped => {
+                (TurnState::Interrupted, Some("the sandbox was stopped".to_owned()))
+            }
             false => (outcome.state, outcome.error),
         };
         events.push(Event::AgentEnded { state, error: error.clone(), exit_code: status.code });
@@ -377,11 +386,19 @@ async fn is_there(guest: &Guest, place: &SessionPlace) -> bool {
     match place {
         SessionPlace::File(path) => guest.stat(FileRef::new(path.as_str()), true).await.is_ok(),
         SessionPlace::Beneath { folder, contains } => {
-            let list = ListDir { dir: FileRef::new(folder.as_str()), depth: 8, after: None, limit: 10_000 };
-            let listing = guest.list(list).await;
-            listing.is_ok_and(|listing| {
-                listing.entries.iter().any(|entry| entry.path.to_string().contains(contains.as_str()))
-            })
+            let mut after = None;
+            loop {
+                let dir = FileRef::new(folder.as_str());
+                let list = ListDir { dir, depth: SESSION_DEPTH, after: after.take(), limit: SESSION_PAGE };
+                let Ok(listing) = guest.list(list).await else { return false };
+                if listing.entries.iter().any(|entry| entry.path.to_string().contains(contains.as_str())) {
+                    return true;
+                }
+                match listing.next {
+                    Some(next) => after = Some(next),
+                    None => return false,
+                }
+            }
         }
     }
 }

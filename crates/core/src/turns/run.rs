@@ -1,6 +1,6 @@
 //! Running a turn, from whatever is stored of it to its end.
 
-use super::{Turns, answer::Answer, encoded, pump::Pumped};
+use super::{Turns, answer::Answer, encoded, first_event, pump::Pumped};
 use crate::{
     Error, Result,
     hooks::Moment,
@@ -46,6 +46,8 @@ pub(super) struct Runner {
     pub answer: Answer,
     /// How many events are stored.
     pub stored: u64,
+    /// Events that are stored with the next ones.
+    early: Vec<Event>,
     fence: Fence,
 }
 
@@ -57,7 +59,9 @@ impl Turns {
             let Some(_claim) = self.claim(id).await? else { return Ok(()) };
             let name = format!("turn {id}");
             let leases = &self.inner.stores.leases;
-            let Some(lease) = leases.acquire(&name, &self.inner.node, LEASE).await? else { return Ok(()) };
+            let Some(lease) = leases.acquire_soon(&name, &self.inner.node, LEASE).await? else {
+                return Ok(());
+            };
             let renewing = self.renew(lease.clone());
             let ran = match self.runner(account, id, lease.fence()).await? {
                 Some(runner) => runner.to_the_end().await,
@@ -104,12 +108,13 @@ impl Turns {
             conversation: Some(conversation.id),
             agent: conversation.agent_id.clone(),
             turn: Some(id),
-            fresh: conversation.sandbox_id.is_none() && turn.number == 1,
             template: Arc::new(template.as_ref().cloned().unwrap_or_default()),
         };
         let stored = turn.events;
+        // A crash came between the row and its first event.
+        let early = if stored == 0 { vec![first_event(&turn, sandbox)] } else { Vec::new() };
         let runner =
-            Runner { turns: self.clone(), wanted, turn, conversation, prompt, answer, stored, fence };
+            Runner { turns: self.clone(), wanted, turn, conversation, prompt, answer, stored, early, fence };
         match template {
             Ok(_) => Ok(Some(runner)),
             // It was there when the turn began.
@@ -174,7 +179,15 @@ impl Runner {
                 }
             },
         };
-        self.finish(state, &error).await?;
+        if let Err(failed) = self.find_base().await {
+            tracing::error!(turn = %self.id(), error = %failed.chain(), "what the thread had used before is not known");
+        }
+        let (state, error) = match self.finish(state, &error).await {
+            Ok(()) => (state, error),
+            Err(failed) if self.is_anothers(&failed).await => return Err(failed),
+            // A hook that asked to be critical.
+            Err(failed) => (TurnState::Failed, Some(failed.chain())),
+        };
         self.close(state, error).await
     }
 
@@ -189,15 +202,41 @@ impl Runner {
         if self.answer.started.is_some() {
             return self.resume().await;
         }
+        let inner = self.turns.inner.clone();
+        if inner.booted_at.is_some_and(|booted_at| self.turn.created_at < booted_at) {
+            // Whether the agent was started is not known, and it must not be started twice.
+            let error = Some("the machine went down while the turn ran".to_owned());
+            return Ok(Pumped { state: TurnState::Interrupted, error });
+        }
         let begun = Instant::now();
         let ready = self.turns.inner.service.ensure(&self.wanted).await?;
         self.link().await?;
         if ready.cold || !self.answer.ready {
             let duration_ms = u64::try_from(begun.elapsed().as_millis()).unwrap_or(u64::MAX);
             let (cold, version) = (ready.cold, ready.version);
-            self.store(vec![Event::SandboxReady { cold, version, duration_ms }], 0).await?;
+            // Stored with what comes next, which is soon.
+            self.early.push(Event::SandboxReady { cold, version, duration_ms });
         }
+        self.on_message().await?;
         self.start_agent().await
+    }
+
+    /// H3: the default, saving and counting the message, was the transaction that began the turn.
+    async fn on_message(&self) -> Result<()> {
+        let message = Message {
+            id: self.turn.prompt_id,
+            conversation_id: self.conversation.id,
+            turn_id: Some(self.id()),
+            role: Role::User,
+            body: self.prompt.clone(),
+            usage: None,
+            tool_calls: Vec::new(),
+            created_at: self.turn.created_at,
+            revision: 0,
+        };
+        let moment = Moment::Message { message: Box::new(message) };
+        let saved = async { Ok(()) };
+        self.turns.inner.hooks.run(&self.wanted.context(), &moment, Some(saved.boxed())).await
     }
 
     /// C3.
@@ -215,6 +254,10 @@ impl Runner {
 
     /// Stores events, however long the database takes: nobody sees one that is not stored, and the agent waits.
     pub async fn store(&mut self, events: Vec<Event>, output_offset: u64) -> Result<()> {
+        let mut events = events;
+        if !self.early.is_empty() {
+            events.splice(0..0, self.early.drain(..));
+        }
         let encoded = events.iter().map(encoded).collect::<Result<Vec<_>>>()?;
         let turns = self.turns.clone();
         let store = &turns.inner.stores.turns;
@@ -323,14 +366,16 @@ impl Turns {
             }
             service.push(wanted).await
         };
-        match timeout(PUSH, work).await {
-            Ok(done) => done,
-            Err(_) => {
-                let why = format!("the bucket did not answer within {} s", PUSH.as_secs());
-                service.sandboxes.mark_unsynced(wanted.sandbox, Some(why.clone())).await?;
-                Err(Error::new(ErrorKind::Timeout, why))
-            }
+        let late = |_| {
+            let why = format!("the bucket did not answer within {} s", PUSH.as_secs());
+            Err(Error::new(ErrorKind::Timeout, why))
+        };
+        let done = timeout(PUSH, work).await.unwrap_or_else(late);
+        if let Err(error) = &done {
+            // H8, wherever it failed.
+            service.sandboxes.mark_unsynced(wanted.sandbox, Some(error.chain())).await?;
         }
+        done
     }
 }
 

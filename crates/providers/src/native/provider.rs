@@ -479,6 +479,10 @@ impl Provider for NativeProvider {
         watch::watch(self.inner.clone())
     }
 
+    async fn has_volume(&self, id: SandboxId) -> Result<bool> {
+        Ok(self.inner.folders.volume(id).exists())
+    }
+
     async fn volumes(&self) -> Result<Vec<VolumeInfo>> {
         let folders = self.inner.folders.clone();
         off_thread(move || volumes::list(&folders.volumes, &folders.boxes)).await

@@ -62,6 +62,11 @@ impl Leases for SqlStore {
         self.db.write(args, |tx, args| Box::pin(acquire(tx, args))).await
     }
 
+    async fn acquire_soon(&self, name: &str, holder: &str, time: Duration) -> Result<Option<Lease>> {
+        let args = (name.to_owned(), holder.to_owned(), micros(time));
+        self.db.write_lazily(args, |tx, args| Box::pin(acquire(tx, args))).await
+    }
+
     async fn renew(&self, lease: &Lease, time: Duration) -> Result<bool> {
         let values = values![lease.name.as_str(), lease.epoch, micros(time)];
         Ok(self.db.run(RENEW, values).await? == 1)

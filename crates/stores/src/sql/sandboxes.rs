@@ -37,7 +37,7 @@ with_lists! {
         OF_NO_NODE "node IS NULL AND (created_at, id) > ($1, $2) ORDER BY created_at, id LIMIT $3";
     ]
     INSERT: ["INSERT INTO sandboxes (id, account_id, name, provider, node, template, spec, state, reason, removing, unsynced, unsynced_why, metadata,
-        created_at, started_at, last_used_at, version) VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, 1)"];
+        created_at, started_at, last_used_at, version) VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, 1) ON CONFLICT DO NOTHING"];
     GET: ["SELECT id, account_id, name, provider, node, template, spec, state, reason, removing, unsynced, unsynced_why, metadata,
         created_at, started_at, last_used_at, version FROM sandboxes WHERE id = $2 AND account_id = $1"];
     LOCK: ["SELECT id, account_id, name, provider, node, template, spec, state, reason, removing, unsynced, unsynced_why, metadata,
@@ -124,6 +124,18 @@ fn common(row: &SandboxRow) -> Result<[Value; 10]> {
 }
 
 async fn insert(tx: &mut Tx, new: &SandboxRow) -> Result<SandboxRow> {
+    let mut values = vec![id(new.id), id(new.account_id)];
+    values.extend(common(new)?);
+    values.extend([
+        json(&new.metadata)?,
+        Value::from(new.created_at),
+        Value::from(new.started_at),
+        Value::from(new.last_used_at),
+    ]);
+    // Mostly nothing is in its way.
+    if tx.run(INSERT, values).await? == 1 {
+        return Ok(SandboxRow { version: 1, ..new.kept() });
+    }
     if let Some(row) = tx.row(GET, vec![id(new.account_id), id(new.id)]).await? {
         let there = sandbox(&row)?;
         // A call whose answer was lost.
@@ -135,16 +147,8 @@ async fn insert(tx: &mut Tx, new: &SandboxRow) -> Result<SandboxRow> {
         let message = format!("sandbox {} exists already", new.id);
         return Err(Error::new(ErrorKind::AlreadyExists, message));
     }
-    let mut values = vec![id(new.id), id(new.account_id)];
-    values.extend(common(new)?);
-    values.extend([
-        json(&new.metadata)?,
-        Value::from(new.created_at),
-        Value::from(new.started_at),
-        Value::from(new.last_used_at),
-    ]);
-    tx.run(INSERT, values).await.map_err(|error| name_taken(error, new))?;
-    locked(tx, new.account_id, new.id).await
+    let name = new.name.as_deref().unwrap_or_default();
+    Err(Error::conflict(format!("another sandbox is called `{name}`")))
 }
 
 async fn update(tx: &mut Tx, new: &SandboxRow) -> Result<SandboxRow> {
@@ -168,7 +172,7 @@ async fn update(tx: &mut Tx, new: &SandboxRow) -> Result<SandboxRow> {
     values.extend(common(new)?);
     values.extend([Value::from(new.started_at), Value::from(new.last_used_at)]);
     tx.run(UPDATE, values).await.map_err(|error| name_taken(error, new))?;
-    locked(tx, new.account_id, new.id).await
+    Ok(done)
 }
 
 async fn merge(tx: &mut Tx, args: &(AccountId, SandboxId, Map<String, Json>)) -> Result<SandboxRow> {
@@ -254,7 +258,7 @@ impl SandboxRows for SqlStore {
         changes: &Map<String, Json>,
     ) -> Result<SandboxRow> {
         let args = (account, wanted, changes.clone());
-        self.db.write(args, |tx, args| Box::pin(merge(tx, args))).await
+        self.db.write_lazily(args, |tx, args| Box::pin(merge(tx, args))).await
     }
 
     async fn touch(&self, account: AccountId, wanted: SandboxId, at: Timestamp) -> Result<()> {

@@ -132,6 +132,8 @@ impl Sqlite {
         let migrated = migrate::sqlite(&mut tx).await?;
         let readers = SqlitePoolOptions::new()
             .max_connections(READERS)
+            // A file does not hang up.
+            .test_before_acquire(false)
             .connect_lazy_with(options(path).read_only(true));
         let (writer, jobs) = mpsc::channel(WAITING);
         let (end, done) = oneshot::channel();
@@ -294,39 +296,41 @@ fn cannot_open(path: &Path, error: sqlx::Error) -> Error {
 /// Until nobody can write any more.
 async fn write_all(mut tx: Tx, mut jobs: mpsc::Receiver<Box<dyn Job>>) {
     let mut batch = Vec::with_capacity(BATCH);
+    // How it was opened.
+    let mut lazy = false;
     while jobs.recv_many(&mut batch, BATCH).await > 0 {
-        commit(&mut tx, std::mem::take(&mut batch).into(), &mut jobs).await;
+        commit(&mut tx, std::mem::take(&mut batch).into(), &mut jobs, &mut lazy).await;
     }
     if let Tx::Sqlite(connection) = tx {
         let _ = connection.close().await;
     }
 }
 
-/// Runs them, and whatever comes meanwhile, in one transaction.
-async fn commit(tx: &mut Tx, mut batch: VecDeque<Box<dyn Job>>, jobs: &mut mpsc::Receiver<Box<dyn Job>>) {
+/// Runs them, and whatever comes meanwhile, in one transaction. `was_lazy`: how the last one was.
+async fn commit(
+    tx: &mut Tx,
+    mut batch: VecDeque<Box<dyn Job>>,
+    jobs: &mut mpsc::Receiver<Box<dyn Job>>,
+    was_lazy: &mut bool,
+) {
     let mut answers = Vec::new();
-    // Alone, so that nobody who waits for the disk is answered without it.
-    let lazy = batch.len() == 1 && batch.front().is_some_and(|job| job.is_lazy());
+    // Only where all are: nobody who waits for the disk is answered without it.
+    let lazy = batch.iter().all(|job| job.is_lazy());
     let outcome = async {
-        if lazy {
-            tx.raw("PRAGMA synchronous = NORMAL").await?;
-        }
-        // Immediate: one that begins as a reader may be refused when it writes.
-        tx.raw("BEGIN IMMEDIATE").await?;
+        begin(tx, lazy, was_lazy).await?;
         loop {
             let next = batch.pop_front().or_else(|| match answers.len() < BATCH && !lazy {
                 true => jobs.try_recv().ok(),
                 false => None,
             });
             let Some(job) = next else { break };
-            run(tx, job, &mut answers).await?;
+            // Mostly one is alone, and what it did is undone with all.
+            let alone = answers.is_empty() && batch.is_empty();
+            run(tx, job, &mut answers, alone).await?;
         }
         tx.raw("COMMIT").await
     };
-    let mut failed = outcome.await.err();
-    if lazy && let Err(error) = tx.raw("PRAGMA synchronous = FULL").await {
-        failed = failed.or(Some(error));
-    }
+    let failed = outcome.await.err();
     if let Some(error) = &failed {
         tracing::warn!(error = %error.chain(), "a commit failed");
         // Where nothing was begun, or SQLite has undone it, there is nothing to undo.
@@ -338,19 +342,34 @@ async fn commit(tx: &mut Tx, mut batch: VecDeque<Box<dyn Job>>, jobs: &mut mpsc:
     }
 }
 
+/// Immediate: one that begins as a reader may be refused when it writes.
+async fn begin(tx: &mut Tx, lazy: bool, was_lazy: &mut bool) -> Result<()> {
+    match (lazy, *was_lazy) {
+        (true, false) => tx.raw("PRAGMA synchronous = NORMAL; BEGIN IMMEDIATE").await?,
+        (false, true) => tx.raw("PRAGMA synchronous = FULL; BEGIN IMMEDIATE").await?,
+        _ => tx.raw("BEGIN IMMEDIATE").await?,
+    }
+    *was_lazy = lazy;
+    Ok(())
+}
+
 /// One of them, so that its failure undoes nothing but itself.
-async fn run(tx: &mut Tx, job: Box<dyn Job>, answers: &mut Vec<Answer>) -> Result<()> {
-    if let Err(error) = tx.raw("SAVEPOINT one").await {
+async fn run(tx: &mut Tx, job: Box<dyn Job>, answers: &mut Vec<Answer>, alone: bool) -> Result<()> {
+    if !alone && let Err(error) = tx.raw("SAVEPOINT one").await {
         job.fail(&error);
         return Err(error);
     }
     let (keep, answer) = job.run(tx).await;
     answers.push(answer);
-    match keep {
-        true => tx.raw("RELEASE one").await,
+    match (keep, alone) {
+        (true, true) => Ok(()),
+        (true, false) => tx.raw("RELEASE one").await,
+        (false, true) => tx.raw("ROLLBACK; BEGIN IMMEDIATE").await.map_err(full_disk),
         // A full disk undoes everything at once, and then there is no such savepoint.
-        false => tx.raw("ROLLBACK TO one; RELEASE one").await.map_err(|error| {
-            Error::unavailable("the database could not go on: is its disk full?").with_source(error)
-        }),
+        (false, false) => tx.raw("ROLLBACK TO one; RELEASE one").await.map_err(full_disk),
     }
+}
+
+fn full_disk(error: Error) -> Error {
+    Error::unavailable("the database could not go on: is its disk full?").with_source(error)
 }

@@ -281,7 +281,8 @@ impl Turns for SqlStore {
         output_offset: u64,
     ) -> Result<()> {
         let args = self.args(account, fence, (turn, first, events.to_vec(), output_offset));
-        self.db.write(args, |tx, args| Box::pin(append_events(tx, args))).await
+        // Waiting for the disk would hold up each word of an answer. The end of the turn brings them there.
+        self.db.write_lazily(args, |tx, args| Box::pin(append_events(tx, args))).await
     }
 
     async fn events(

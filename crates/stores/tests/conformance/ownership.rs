@@ -34,7 +34,7 @@ const SOURCES: [&str; 10] = [
 ];
 
 /// Methods of the server itself, and why they need no owner.
-const SERVERS: [(&str, &str); 24] = [
+const SERVERS: [(&str, &str); 25] = [
     ("Accounts::create", "makes the owner"),
     ("Accounts::get", "the account is the row"),
     ("Accounts::list", "for operators, by the scope of their key"),
@@ -55,6 +55,7 @@ const SERVERS: [(&str, &str); 24] = [
     ("Outbox::failed", "by a receipt that only its taker has"),
     ("Outbox::waiting", "a count for operators"),
     ("Leases::acquire", "names are the server's"),
+    ("Leases::acquire_soon", "names are the server's"),
     ("Leases::renew", "names are the server's"),
     ("Leases::holds", "names are the server's"),
     ("Leases::release", "names are the server's"),

@@ -33,6 +33,11 @@ pub trait Leases: Send + Sync {
     /// None while another holder has it. Whoever holds it already gets it again, with the same epoch and a new end.
     async fn acquire(&self, name: &str, holder: &str, time: Duration) -> Result<Option<Lease>>;
 
+    /// As [`Leases::acquire`], but a loss of power may undo it: for what dies with the machine.
+    async fn acquire_soon(&self, name: &str, holder: &str, time: Duration) -> Result<Option<Lease>> {
+        self.acquire(name, holder, time).await
+    }
+
     /// A new end. False where it ended, or is another's: then nothing may be done any more.
     async fn renew(&self, lease: &Lease, time: Duration) -> Result<bool>;
 

@@ -69,7 +69,8 @@ pub trait Turns: Send + Sync {
     ) -> Result<Paged<Turn>>;
 
     /// Events from `first` on, and how far the agent's output was read for them. Those that are there already are
-    /// passed over, so that the call can be repeated; a gap is `conflict`.
+    /// passed over, so that the call can be repeated; a gap is `conflict`. Of an embedded database a loss of power may
+    /// undo it until the turn has ended: the sandbox is on the same machine, and its output is gone then too.
     async fn append_events(
         &self,
         account: AccountId,
