@@ -6,7 +6,6 @@ use anyhow::{Context, Result, ensure};
 use seawall_api::{AccountId, ConversationId, conversation::TurnState, event::Event};
 use seawall_core::{
     Turns,
-    ports::Volumes,
     turns::{Choice, TurnAsk},
 };
 use std::time::{Duration, Instant};
@@ -30,7 +29,7 @@ pub async fn all(app: &App) -> Result<Report> {
     for _ in 0..COLD {
         let linked = app.stores.conversations.get(account, conversation).await?.sandbox_id;
         let sandbox = linked.context("the conversation has no sandbox")?;
-        app.sandboxes.remove(sandbox, Volumes::Delete).await?;
+        super::sync::lose(app, sandbox).await?;
         cold.push(first(&turns, account, conversation, "ls | wc -l").await?);
     }
     report.reference(

@@ -71,13 +71,14 @@ impl Rivals {
     }
 
     fn measure(&self, who: Who, source: &Path) -> Result<Times> {
-        let _ = fs::remove_dir_all(&self.scratch);
-        let (tree, back) = (self.scratch.join("tree"), self.scratch.join("back"));
+        // A new one each time: deleting would make the disk slow for whoever writes next.
+        let scratch = self.scratch.join(SandboxId::generate().to_string());
+        let (tree, back) = (scratch.join("tree"), scratch.join("back"));
         fs::create_dir_all(&back)?;
         copy(source, &tree)?;
         // A place of its own each time.
         let place = format!("{}/{}-{}", self.bucket, who.program(), SandboxId::generate());
-        let run = |task: Task| who.run(task, &place, &tree, &back, &self.scratch);
+        let run = |task: Task| who.run(task, &place, &tree, &back, &scratch);
         run(Task::Prepare)?;
         let push = run(Task::Push)?;
         let unchanged = run(Task::Push)?;
