@@ -9,7 +9,7 @@ mod world;
 
 use serde_json::{Value, json};
 use std::{
-    io::{BufRead, BufReader, Write},
+    io::{BufRead, BufReader},
     path::{Path, PathBuf},
     process::{Child, Command, Output, Stdio},
 };
@@ -65,11 +65,7 @@ fn program(test: &str, agent: &str) -> Option<PathBuf> {
     }
     let required = std::env::var("SEAWALL_TEST_REQUIRE").is_ok_and(|what| what == "all");
     assert!(!required, "SEAWALL_TEST_AGENTS names no folder with {agent}: see scripts/agents");
-    writeln!(
-        std::io::stderr(),
-        "skipped agents::{test}: no {agent}: SEAWALL_TEST_AGENTS is not set (`make test` installs it)"
-    )
-    .unwrap();
+    eprintln!("skipped agents::{test}: no {agent}: SEAWALL_TEST_AGENTS is not set (`make test` installs it)");
     None
 }
 
@@ -297,7 +293,7 @@ fn runner_of(world: &World) -> String {
         .unwrap()
         .flatten()
         .map(|entry| entry.file_name().to_string_lossy().into_owned());
-    pids.filter(|pid| pid.parse::<u32>().is_ok()).find(|pid| is_runner(pid)).expect("nobody runs the turn")
+    pids.filter(|pid| pid.parse::<u32>().is_ok()).find(|pid| is_runner(pid)).unwrap()
 }
 
 fn is_dead(pid: &str) -> bool {

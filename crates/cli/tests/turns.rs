@@ -68,7 +68,7 @@ impl Chat {
     }
 
     fn kill_runner(&self) {
-        let runner = self.runner().expect("nobody runs the turn");
+        let runner = self.runner().unwrap();
         assert!(Command::new("kill").args(["-9", &runner]).status().unwrap().success());
         eventually("the runner is gone", || self.runner().is_none()).unwrap();
     }
@@ -212,7 +212,7 @@ fn c3_with_the_box_gone_a_turn_is_interrupted_and_its_files_are_saved() {
 
 impl Chat {
     fn kill_runner_and(&self, guest: &str) {
-        let runner = self.runner().expect("nobody runs the turn");
+        let runner = self.runner().unwrap();
         assert!(Command::new("kill").args(["-9", &runner, guest]).status().unwrap().success());
         eventually("both are gone", || !is_alive(&runner) && !is_alive(guest)).unwrap();
     }

@@ -25,6 +25,8 @@ use std::{
 
 /// V6: the key of a row's metadata.
 const LAST_SYNCED: &str = "last_synced_at";
+/// Its cold start came to its end.
+const READY: &str = "ready";
 
 /// For whom a sandbox is wanted.
 #[derive(Debug, Clone)]
@@ -108,13 +110,22 @@ impl SandboxService {
         if self.lacks_program(wanted, &row.spec).await? {
             return self.replace(wanted).await;
         }
+        // Those that were made by hand have no template, and are ready as they are.
+        let is_ready = row.template.is_none() || row.metadata.contains_key(READY);
         match self.sandboxes.get(id).await?.state {
+            // Whoever made it died, or failed, before it was ready.
+            SandboxState::Running if !is_ready => self.cold_start(wanted, Volumes::Keep).await,
             SandboxState::Running => self.freshen(wanted, &row.metadata).await,
-            SandboxState::Created | SandboxState::Stopped | SandboxState::Paused => {
+            SandboxState::Stopped | SandboxState::Paused if is_ready => {
                 self.sandboxes.start(id).await?;
                 self.freshen(wanted, &row.metadata).await
             }
-            SandboxState::Lost | SandboxState::Failed => {
+            SandboxState::Created
+            | SandboxState::Stopped
+            | SandboxState::Paused
+            | SandboxState::Lost
+            | SandboxState::Failed => {
+                self.note(wanted, READY, Value::Null).await;
                 self.sandboxes.start(id).await?;
                 self.cold_start(wanted, Volumes::Keep).await
             }
@@ -174,6 +185,7 @@ impl SandboxService {
             self.undo(wanted.sandbox, volumes).await;
             return Err(error);
         }
+        self.note(wanted, READY, Value::Bool(true)).await;
         let version = *version.lock().unwrap_or_else(PoisonError::into_inner);
         Ok(Ready { cold: true, version })
     }
@@ -246,18 +258,23 @@ impl SandboxService {
     }
 
     async fn note_synced(&self, wanted: &Wanted) {
-        let now = self.clock.now().as_second();
-        let changes = Map::from_iter([(LAST_SYNCED.to_owned(), json!(now))]);
+        self.note(wanted, LAST_SYNCED, json!(self.clock.now().as_second())).await;
+    }
+
+    /// V6. What cannot be noted is done again.
+    async fn note(&self, wanted: &Wanted, key: &str, value: Value) {
+        let changes = Map::from_iter([(key.to_owned(), value)]);
         let merged = self.rows.merge_metadata(wanted.account, wanted.sandbox, &changes).await;
         if let Err(error) = merged {
-            tracing::warn!(sandbox = %wanted.sandbox, error = %error.chain(), "when it was synced could not be noted");
+            tracing::warn!(sandbox = %wanted.sandbox, key, error = %error.chain(), "it could not be noted");
         }
     }
 
     /// V2: with a sync first, unless that is not wanted. Where the sync fails it goes on, unless forced.
     pub async fn terminate(&self, wanted: &Wanted, sync: bool, force: bool) -> Result<()> {
         let id = wanted.sandbox;
-        let row = self.rows.get(wanted.account, id).await?;
+        // It must be theirs.
+        self.rows.get(wanted.account, id).await?;
         let runs = self.sandboxes.get(id).await?.state == SandboxState::Running;
         let mut synced = false;
         if sync && runs {
@@ -269,7 +286,7 @@ impl SandboxService {
                 Err(error) => return Err(not_terminated(id, error)),
             }
         }
-        if row.unsynced.is_some() && force {
+        if force {
             self.sandboxes.give_up_unsynced(id).await?;
         }
         let moment = Moment::Terminate { reason: EndReason::Terminated };

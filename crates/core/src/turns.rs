@@ -42,7 +42,7 @@ use std::{
     time::Duration,
 };
 use tokio::{
-    sync::{Notify, watch},
+    sync::watch,
     time::{Instant, sleep},
 };
 
@@ -50,6 +50,9 @@ use tokio::{
 const MAX_PROMPT: usize = 1 << 20;
 /// Between looks at whether the turn before is over.
 const LOOK_AGAIN: Duration = Duration::from_millis(50);
+
+/// Values of the server's environment, by name.
+pub type Secrets = Arc<dyn Fn(&str) -> Option<String> + Send + Sync>;
 
 /// Which sandbox a turn wants.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -106,7 +109,7 @@ pub(crate) struct Inner {
     /// When this machine was started: of what was not on its disk then, nothing is known.
     pub booted_at: Option<Timestamp>,
     /// The server's environment, for tokens that templates name.
-    pub secrets: Arc<dyn Fn(&str) -> Option<String> + Send + Sync>,
+    pub secrets: Secrets,
     live: Mutex<HashMap<TurnId, Live>>,
 }
 
@@ -115,7 +118,7 @@ pub(crate) struct Inner {
 pub(crate) struct Live {
     /// How many events are stored.
     pub events: watch::Sender<u64>,
-    pub cancel: Arc<Notify>,
+    pub cancel: watch::Sender<bool>,
 }
 
 /// What a service of turns is made from.
@@ -131,7 +134,7 @@ pub struct TurnParts {
     pub clock: Arc<dyn Clock>,
     pub node: String,
     pub booted_at: Option<Timestamp>,
-    pub secrets: Arc<dyn Fn(&str) -> Option<String> + Send + Sync>,
+    pub secrets: Secrets,
 }
 
 impl fmt::Debug for TurnParts {
@@ -193,42 +196,72 @@ impl Turns {
     /// M2: the prompt is stored when this returns, and the agent has not seen it.
     pub async fn begin(&self, account: AccountId, ask: TurnAsk) -> Result<Begun> {
         check_prompt(&ask.prompt)?;
-        let known = self.known(account, &ask).await?;
-        let template = self.template(&ask, known.as_ref())?;
+        // A length without an end is as long as it takes.
+        let give_up = Instant::now().checked_add(ask.wait);
+        loop {
+            match self.try_begin(account, &ask).await {
+                Err(error)
+                    if error.kind() == ErrorKind::Conflict && !is_final(&error) && is_before(give_up) =>
+                {
+                    sleep(LOOK_AGAIN).await;
+                }
+                other => return other,
+            }
+        }
+    }
+
+    /// Anew each time: while one waits, the conversation gets its sandbox, and its answer.
+    async fn try_begin(&self, account: AccountId, ask: &TurnAsk) -> Result<Begun> {
+        let known = self.known(account, ask).await?;
+        let template = self.template(ask, known.as_ref())?;
         // What cannot be answered is not begun.
         self.check_template(&template)?;
         let conversation = match known {
             Some(known) => known,
-            None => self.new_conversation(account, &ask).await?,
+            None => self.new_conversation(account, ask).await?,
         };
-        let sandbox = self.choose(account, &ask, &conversation).await?;
+        let sandbox = self.choose(account, ask, &conversation).await?;
+        let begin = self.row(ask, &conversation, sandbox, &template);
+        let turn = self.inner.stores.turns.begin(account, None, &begin).await?;
+        tracing::info!(%account, conversation = %conversation.id, turn = %turn.id, sandbox = %sandbox, template = template.name, "turn begins");
+        let first = encoded(&first_event(&turn, sandbox))?;
+        let store = &self.inner.stores.turns;
+        if let Err(error) = store.append_events(account, None, turn.id, 0, &[first], 0).await {
+            // The turn is begun. Whoever runs it stores what is missing.
+            tracing::warn!(turn = %turn.id, error = %error.chain(), "the first event could not be stored yet");
+        }
+        Ok(Begun { account, turn, conversation })
+    }
+
+    fn row(
+        &self,
+        ask: &TurnAsk,
+        conversation: &Conversation,
+        sandbox: SandboxId,
+        template: &Template,
+    ) -> BeginTurn {
         let now = self.inner.clock.now();
-        let (id, prompt_id) = (TurnId::generate(), MessageId::generate());
-        let begin = BeginTurn {
+        let id = TurnId::generate();
+        let prompt = Message {
+            id: MessageId::generate(),
+            conversation_id: conversation.id,
+            turn_id: Some(id),
+            role: Role::User,
+            body: ask.prompt.clone(),
+            usage: None,
+            tool_calls: Vec::new(),
+            created_at: now,
+            revision: 0,
+        };
+        BeginTurn {
             id,
             conversation_id: conversation.id,
             sandbox_id: Some(sandbox),
             template: Some(template.name.clone()),
-            prompt: Message {
-                id: prompt_id,
-                conversation_id: conversation.id,
-                turn_id: Some(id),
-                role: Role::User,
-                body: ask.prompt,
-                usage: None,
-                tool_calls: Vec::new(),
-                created_at: now,
-                revision: 0,
-            },
+            prompt,
             answer_id: MessageId::generate(),
             created_at: now,
-        };
-        let turn = self.begin_in_time(account, &begin, ask.wait).await?;
-        tracing::info!(%account, conversation = %conversation.id, turn = %turn.id, sandbox = %sandbox, template = template.name, "turn begins");
-        let first = first_event(&turn, sandbox);
-        let store = &self.inner.stores.turns;
-        store.append_events(account, None, turn.id, 0, &[encoded(&first)?], 0).await?;
-        Ok(Begun { account, turn, conversation })
+        }
     }
 
     async fn known(&self, account: AccountId, ask: &TurnAsk) -> Result<Option<Conversation>> {
@@ -286,7 +319,7 @@ impl Turns {
             (Choice::Auto, None) => SandboxId::generate(),
             (Choice::This(id), Some(linked)) if id != linked => {
                 return Err(Error::conflict(format!(
-                    "sandbox_mismatch: conversation {} is linked to sandbox {linked}; ask for that, or relink",
+                    "{MISMATCH}: conversation {} is linked to sandbox {linked}; ask for that, or relink",
                     conversation.id
                 )));
             }
@@ -300,25 +333,12 @@ impl Turns {
         }
     }
 
-    /// C8: one at a time; a second waits as long as it said.
-    async fn begin_in_time(&self, account: AccountId, begin: &BeginTurn, wait: Duration) -> Result<Turn> {
-        let give_up = Instant::now() + wait;
-        loop {
-            match self.inner.stores.turns.begin(account, None, begin).await {
-                Err(error) if error.kind() == ErrorKind::Conflict && Instant::now() < give_up => {
-                    sleep(LOOK_AGAIN).await;
-                }
-                other => return other,
-            }
-        }
-    }
-
     /// Stops the agent. What it did and said is kept. False where this process does not run the turn.
     pub fn cancel(&self, turn: TurnId) -> bool {
         let live = self.inner.live.lock().unwrap_or_else(PoisonError::into_inner);
         match live.get(&turn) {
             Some(live) => {
-                live.cancel.notify_one();
+                live.cancel.send_replace(true);
                 true
             }
             None => false,
@@ -362,7 +382,7 @@ impl Turns {
 
     pub(crate) fn live(&self, turn: TurnId) -> Live {
         let mut live = self.inner.live.lock().unwrap_or_else(PoisonError::into_inner);
-        let fresh = || Live { events: watch::Sender::new(0), cancel: Arc::new(Notify::new()) };
+        let fresh = || Live { events: watch::Sender::new(0), cancel: watch::Sender::new(false) };
         live.entry(turn).or_insert_with(fresh).clone()
     }
 
@@ -390,6 +410,17 @@ pub(crate) fn first_event(turn: &Turn, sandbox: SandboxId) -> Event {
 pub(crate) fn encoded(event: &Event) -> Result<bytes::Bytes> {
     let json = serde_json::to_vec(event);
     json.map(Into::into).map_err(|error| Error::internal("an event cannot be written").with_source(error))
+}
+
+/// The other conflict: waiting does not change which sandbox was asked for.
+const MISMATCH: &str = "sandbox_mismatch";
+
+fn is_final(error: &Error) -> bool {
+    error.to_string().starts_with(MISMATCH)
+}
+
+fn is_before(end: Option<Instant>) -> bool {
+    end.is_none_or(|end| Instant::now() < end)
 }
 
 fn check_prompt(prompt: &str) -> Result<()> {

@@ -122,6 +122,10 @@ impl Provider for FaultyProvider {
         self.inner.stop(id, grace).await
     }
 
+    async fn has_volume(&self, id: SandboxId) -> Result<bool> {
+        self.inner.has_volume(id).await
+    }
+
     async fn remove(&self, id: SandboxId, volumes: Volumes) -> Result<()> {
         self.faults.meet(Op::Remove).await?;
         self.inner.remove(id, volumes).await

@@ -20,7 +20,10 @@ use seawall_api::{
 };
 use seawall_wire::{Guest, Process, ProcessOutput};
 use std::{sync::Arc, time::Duration};
-use tokio::time::{sleep, timeout};
+use tokio::{
+    sync::watch,
+    time::{Instant, sleep, timeout},
+};
 
 /// How the agent's work came out.
 pub(super) struct Pumped {
@@ -37,6 +40,7 @@ const SESSION_PAGE: u32 = 500;
 const TURNS_BACK: u32 = 20;
 /// How long a cancelled agent may take to be gone.
 const CANCEL: Duration = Duration::from_secs(30);
+const KILL_AGAIN: Duration = Duration::from_secs(1);
 const PORT_TRIES: u32 = 40;
 const PORT_PAUSE: Duration = Duration::from_millis(100);
 /// Stdin from a file: whoever takes a turn up again has nothing to write. Folders of agents are made.
@@ -282,15 +286,13 @@ impl Runner {
         mut parser: Box<dyn Parser>,
     ) -> Result<Pumped> {
         process.set_manual_ack(true);
-        let cancel = self.turns.live(self.id()).cancel.clone();
-        let mut cancelled = false;
+        let mut cancel = Cancel::new(self.turns.live(self.id()).cancel.subscribe());
+        let mut acknowledged = process.offset();
         loop {
             let next = tokio::select! {
                 next = process.next() => next,
-                () = cancel.notified(), if !cancelled => {
-                    cancelled = true;
-                    let killed = timeout(CANCEL, guest.kill(process.id())).await;
-                    tracing::info!(turn = %self.id(), ok = killed.is_ok(), "a turn is cancelled");
+                () = cancel.due() => {
+                    cancel.kill(guest, process.id()).await;
                     continue;
                 }
             };
@@ -305,17 +307,33 @@ impl Runner {
                 ended = take(&mut *parser, output, &mut events);
             }
             if let Some(status) = ended {
-                return self.ended(&status, parser, events, cancelled, process).await;
+                return self.ended(&status, parser, events, cancel.asked, process).await;
             }
+            // What is before it is in events, or was stderr, which no event tells.
             let offset = process.offset().saturating_sub(parser.unread() as u64);
             if !events.is_empty() {
                 self.store(events, offset).await?;
                 self.turn.output_offset = offset;
             }
-            // What is behind the stored offset by now was stderr, which no event tells.
-            if offset > self.turn.output_offset || !parser_holds(&*parser) {
-                process.ack(offset).await?;
+            if offset > acknowledged {
+                acknowledged = offset;
+                // On a wire that broke it is said again when that is mended.
+                let _ = process.ack(offset).await;
             }
+        }
+    }
+
+    /// What the turn cannot go on with does not go on without it.
+    pub(super) async fn kill_agent(&self) {
+        if self.answer.started.is_none() {
+            return;
+        }
+        let killed = async {
+            let guest = self.turns.inner.service.sandboxes.guest(self.sandbox()).await?;
+            Ok::<_, Error>(guest.kill(self.process()?).await?)
+        };
+        if let Ok(Err(error)) = timeout(CANCEL, killed).await {
+            tracing::warn!(turn = %self.id(), error = %error.chain(), "the agent could not be ended");
         }
     }
 
@@ -330,7 +348,7 @@ impl Runner {
         let outcome = parser.finish(status, &mut events);
         // Whoever kills the agent from outside means the same.
         let (state, error) = match cancelled || status.reason == ExitReason::Killed {
-            true => (TurnState::Cancelled, Some("it was cancelled".to_owned())),
+            true => (TurnState::Cancelled, Pumped::cancelled().error),
             false if status.reason == ExitReason::Stopped => {
                 (TurnState::Interrupted, Some("the sandbox was stopped".to_owned()))
             }
@@ -365,8 +383,45 @@ impl Runner {
     }
 }
 
-fn parser_holds(parser: &dyn Parser) -> bool {
-    parser.unread() > 0
+impl Pumped {
+    pub fn cancelled() -> Pumped {
+        Pumped { state: TurnState::Cancelled, error: Some("it was cancelled".to_owned()) }
+    }
+}
+
+/// A wish to end the agent, tried until it is ended.
+struct Cancel {
+    wish: watch::Receiver<bool>,
+    asked: bool,
+    again: Option<Instant>,
+}
+
+impl Cancel {
+    fn new(wish: watch::Receiver<bool>) -> Cancel {
+        Cancel { wish, asked: false, again: None }
+    }
+
+    /// Ends when the agent is to be killed, the first time or again.
+    async fn due(&mut self) {
+        if !self.asked {
+            // Where the sender is gone, nobody can wish it any more.
+            if self.wish.wait_for(|wish| *wish).await.is_err() {
+                std::future::pending::<()>().await;
+            }
+            self.asked = true;
+            return;
+        }
+        match self.again {
+            Some(again) => tokio::time::sleep_until(again).await,
+            None => std::future::pending().await,
+        }
+    }
+
+    async fn kill(&mut self, guest: &Guest, process: ProcessId) {
+        let killed = matches!(timeout(CANCEL, guest.kill(process)).await, Ok(Ok(())));
+        tracing::info!(%process, killed, "a turn is cancelled");
+        self.again = (!killed).then(|| Instant::now() + KILL_AGAIN);
+    }
 }
 
 /// The status, where that was the end.

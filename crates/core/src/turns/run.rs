@@ -51,6 +51,15 @@ pub(super) struct Runner {
     fence: Fence,
 }
 
+/// Ends with whoever runs the turn.
+struct Renewing(JoinHandle<()>);
+
+impl Drop for Renewing {
+    fn drop(&mut self) {
+        self.0.abort();
+    }
+}
+
 impl Turns {
     /// Runs a turn to its end, unless somebody else does.
     pub(super) async fn run(&self, account: AccountId, turn: Turn) -> Result<()> {
@@ -59,15 +68,17 @@ impl Turns {
             let Some(_claim) = self.claim(id).await? else { return Ok(()) };
             let name = format!("turn {id}");
             let leases = &self.inner.stores.leases;
-            let Some(lease) = leases.acquire_soon(&name, &self.inner.node, LEASE).await? else {
-                return Ok(());
+            let acquired = persist(|| leases.acquire_soon(&name, &self.inner.node, LEASE)).await?;
+            let Some(lease) = acquired else { return Ok(()) };
+            let renewing = Renewing(self.renew(lease.clone()));
+            let ran = async {
+                match persist(|| self.runner(account, id, lease.fence())).await? {
+                    Some(runner) => runner.finished().await,
+                    None => Ok(()),
+                }
             };
-            let renewing = self.renew(lease.clone());
-            let ran = match self.runner(account, id, lease.fence()).await? {
-                Some(runner) => runner.to_the_end().await,
-                None => Ok(()),
-            };
-            renewing.abort();
+            let ran = ran.await;
+            drop(renewing);
             // Where that fails it ends by itself.
             let _ = leases.release(&lease).await;
             ran
@@ -166,7 +177,7 @@ impl Runner {
         &self.wanted.template
     }
 
-    async fn to_the_end(mut self) -> Result<()> {
+    async fn finished(mut self) -> Result<()> {
         let (state, error) = match self.answer.ended.clone() {
             Some(ended) => ended,
             None => match self.work().await {
@@ -175,10 +186,14 @@ impl Runner {
                 Err(error) => {
                     let (id, chain) = (self.id(), error.chain());
                     tracing::error!(turn = %id, conversation = %self.conversation.id, sandbox = %self.sandbox(), error = %chain, "a turn failed");
+                    self.kill_agent().await;
                     (TurnState::Failed, Some(chain))
                 }
             },
         };
+        if !self.early.is_empty() {
+            self.store(Vec::new(), self.turn.output_offset).await?;
+        }
         if let Err(failed) = self.find_base().await {
             tracing::error!(turn = %self.id(), error = %failed.chain(), "what the thread had used before is not known");
         }
@@ -218,6 +233,9 @@ impl Runner {
             self.early.push(Event::SandboxReady { cold, version, duration_ms });
         }
         self.on_message().await?;
+        if *self.turns.live(self.id()).cancel.borrow() {
+            return Ok(Pumped::cancelled());
+        }
         self.start_agent().await
     }
 
@@ -275,7 +293,12 @@ impl Runner {
         if self.answer.pushed {
             return Ok(());
         }
-        let is_known = self.turns.inner.stores.sandboxes.find(self.sandbox()).await?.is_some();
+        let row = self.turns.inner.stores.sandboxes.find(self.sandbox()).await?;
+        if row.as_ref().is_some_and(|row| row.account_id != self.wanted.account) {
+            // Somebody else was quicker to take the id: it is theirs.
+            return Ok(());
+        }
+        let is_known = row.is_some();
         let pushed: Arc<Mutex<Option<Result<Option<SyncReport>>>>> = Arc::default();
         let (turns, wanted) = (self.turns.clone(), self.wanted.clone());
         let (pusher, what, result) = (turns.clone(), wanted.clone(), pushed.clone());

@@ -275,6 +275,10 @@ impl Provider for MockProvider {
         Ok(())
     }
 
+    async fn has_volume(&self, id: SandboxId) -> Result<bool> {
+        Ok(lock(&self.substrate.state).volumes.contains_key(&id))
+    }
+
     async fn remove(&self, id: SandboxId, volumes: Volumes) -> Result<()> {
         self.meet(MockOp::Remove)?;
         self.halt(id).await;

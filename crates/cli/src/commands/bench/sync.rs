@@ -101,11 +101,13 @@ pub(super) async fn lose(app: &App, id: SandboxId) -> Result<()> {
 }
 
 /// This very program, as a user would call it. Seconds, start to exit.
-fn seawall(app: &App, args: &[&str]) -> Result<f64> {
+async fn seawall(app: &App, args: &[&str]) -> Result<f64> {
     let mut program = own_program(app, args)?;
+    // Nothing of ours may be half written while another process writes.
+    app.sandboxes.flush().await;
     settle();
     let begun = Instant::now();
-    let ran = program.output()?;
+    let ran = tokio::task::spawn_blocking(move || program.output()).await??;
     let seconds = begun.elapsed().as_secs_f64();
     ensure!(
         ran.status.success(),
@@ -134,15 +136,15 @@ async fn own(app: &App, source: &Path) -> Result<Times> {
     let id = SandboxId::generate();
     let name = id.to_string();
     fresh(app, id).await?;
-    seawall(app, &["cp", &format!("{}/.", source.display()), &format!("{name}:/work/")])?;
-    let push = seawall(app, &["sync", &name])?;
-    let unchanged = seawall(app, &["sync", &name])?;
+    seawall(app, &["cp", &format!("{}/.", source.display()), &format!("{name}:/work/")]).await?;
+    let push = seawall(app, &["sync", &name]).await?;
+    let unchanged = seawall(app, &["sync", &name]).await?;
     let changed = ExecRequest::new(["sh", "-c", "echo changed > /work/d0/f0"]);
     ensure!(app.sandboxes.exec(id, changed).await?.status.code == Some(0), "a file could not be changed");
-    let one_changed = seawall(app, &["sync", &name])?;
+    let one_changed = seawall(app, &["sync", &name]).await?;
     lose(app, id).await?;
     fresh(app, id).await?;
-    let restore = seawall(app, &["sync", &name])?;
+    let restore = seawall(app, &["sync", &name]).await?;
     gone(app, id).await?;
     Ok(Times { push, restore, one_changed, unchanged })
 }
@@ -153,7 +155,7 @@ async fn many(app: &App, report: &mut Report) -> Result<()> {
     let source = app.settings.data.join("many");
     tree::make_small(&source, MANY)?;
     fresh(app, id).await?;
-    seawall(app, &["cp", &format!("{}/.", source.display()), &format!("{id}:/work/")])?;
+    seawall(app, &["cp", &format!("{}/.", source.display()), &format!("{id}:/work/")]).await?;
     let workspaces = workspaces::open(app).await?;
     workspaces.sync_files(id, Options::default()).await?;
     // The first look after a push reads again what changed within the clock's resolution.

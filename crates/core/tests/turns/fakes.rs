@@ -1,0 +1,140 @@
+//! What turns need of others, as small as it can be.
+
+use async_trait::async_trait;
+use futures::future::BoxFuture;
+use jiff::Timestamp;
+use seawall_api::SandboxId;
+use seawall_core::{
+    Error, Result,
+    agents::ModelApi,
+    hooks::{Hook, HookContext, HookKind, Moment},
+    ports::{
+        Claim, Claims, Clock,
+        gateway::{Access, Gateway, WebhookCall, Webhooks},
+    },
+    workspaces::Buckets,
+};
+use seawall_sync::bucket::SharedBucket;
+use seawall_wire::Duplex;
+use std::{
+    collections::BTreeMap,
+    sync::{Arc, Mutex},
+};
+use tokio::time::Instant;
+
+/// The time of tokio's clock: what is paused is paused for leases and outboxes too.
+#[derive(Debug, Clone, Copy)]
+pub struct TokioClock(pub Instant);
+
+impl Clock for TokioClock {
+    fn now(&self) -> Timestamp {
+        Timestamp::from_second(1_767_225_600).unwrap() + self.0.elapsed()
+    }
+}
+
+/// The claims of one machine, whose processes are clones.
+#[derive(Debug, Clone, Default)]
+pub struct MemoryClaims(Arc<Mutex<Claimed>>);
+
+#[derive(Debug, Default)]
+struct Claimed {
+    claims: BTreeMap<SandboxId, Arc<tokio::sync::Mutex<()>>>,
+    epochs: BTreeMap<SandboxId, u64>,
+}
+
+impl MemoryClaims {
+    fn of(&self, id: SandboxId) -> Arc<tokio::sync::Mutex<()>> {
+        self.0.lock().unwrap().claims.entry(id).or_default().clone()
+    }
+}
+
+#[async_trait]
+impl Claims for MemoryClaims {
+    async fn claim(&self, id: SandboxId) -> Result<Claim> {
+        Ok(Box::new(self.of(id).lock_owned().await))
+    }
+
+    async fn try_claim(&self, id: SandboxId) -> Result<Option<Claim>> {
+        Ok(self.of(id).try_lock_owned().ok().map(|held| Box::new(held) as Claim))
+    }
+
+    async fn next_epoch(&self, id: SandboxId) -> Result<u64> {
+        let mut claimed = self.0.lock().unwrap();
+        let epoch = claimed.epochs.entry(id).or_insert(0);
+        *epoch += 1;
+        Ok(*epoch)
+    }
+}
+
+/// For every address.
+pub struct OneBucket(pub Option<SharedBucket>);
+
+#[async_trait]
+impl Buckets for OneBucket {
+    async fn open(&self, _url: Option<&str>) -> Result<Option<SharedBucket>> {
+        Ok(self.0.clone())
+    }
+}
+
+/// A gateway without a key.
+pub struct Keyless;
+
+#[async_trait]
+impl Gateway for Keyless {
+    async fn serve(&self, _connection: Box<dyn Duplex>, _access: Arc<Access>) {}
+
+    fn check(&self, api: ModelApi) -> Result<()> {
+        Err(Error::unavailable(format!("there is no key for {api:?}; set it")))
+    }
+}
+
+/// Somebody else's server.
+#[derive(Debug, Default)]
+pub struct FakeWebhooks {
+    pub calls: Mutex<Vec<WebhookCall>>,
+    /// How many more calls it answers with an error.
+    pub failures: Mutex<u32>,
+}
+
+#[async_trait]
+impl Webhooks for FakeWebhooks {
+    async fn call(&self, call: &WebhookCall) -> Result<()> {
+        self.calls.lock().unwrap().push(call.clone());
+        let mut failures = self.failures.lock().unwrap();
+        if *failures == 0 {
+            return Ok(());
+        }
+        *failures -= 1;
+        Err(Error::unavailable("it answered 503"))
+    }
+}
+
+/// A hook in Rust.
+pub struct Own {
+    kind: HookKind,
+    work: Box<dyn Fn() -> BoxFuture<'static, Result<()>> + Send + Sync>,
+}
+
+impl Own {
+    pub fn hook(
+        kind: HookKind,
+        work: impl Fn() -> BoxFuture<'static, Result<()>> + Send + Sync + 'static,
+    ) -> Arc<dyn Hook> {
+        Arc::new(Own { kind, work: Box::new(work) })
+    }
+}
+
+#[async_trait]
+impl Hook for Own {
+    fn kind(&self) -> HookKind {
+        self.kind
+    }
+
+    fn name(&self) -> &str {
+        "own"
+    }
+
+    async fn run(&self, _context: &HookContext, _moment: &Moment) -> Result<()> {
+        (self.work)().await
+    }
+}

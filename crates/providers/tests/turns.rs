@@ -1,0 +1,12 @@
+//! Turns on real guests: files that go to a bucket and come back, and agents that need a model.
+//!
+//! What needs neither is in `crates/core/tests/turns.rs`, on the mock and on held time.
+
+#![allow(clippy::unwrap_used, clippy::expect_used)] // Helpers beside the tests are tests too.
+
+#[path = "turns/agents.rs"]
+mod agents;
+#[path = "turns/files.rs"]
+mod files;
+#[path = "turns/world.rs"]
+mod world;

@@ -1,0 +1,374 @@
+//! Turns with a real provider, a bucket in memory that may go away, and stores in memory.
+
+use async_trait::async_trait;
+use bytes::Bytes;
+use seawall_api::{
+    AccountId, ConversationId, ErrorKind, SandboxId,
+    conversation::{Message, Turn},
+    event::Event,
+    files::{FileRef, WriteFile, WriteMode},
+};
+use seawall_core::{
+    ExecRequest, Providers, Result, Sandboxes, Turns,
+    agents::ModelApi,
+    delivery::Courier,
+    hooks::Hooks,
+    ports::{
+        Claim, Claims, Clock, Provider, Volumes,
+        gateway::{Access, Gateway},
+        store::{Direction, Page, SandboxRow, Stores},
+    },
+    rows::RowRecords,
+    service::{SandboxService, Wanted},
+    templates::{Template, Templates},
+    testing::{ManualClock, MemoryStore},
+    turns::{Begun, TurnAsk, TurnParts},
+    workspaces::{Buckets, WorkspaceMaker, WorkspaceSettings},
+};
+use seawall_providers::{
+    local::LocalProvider,
+    native::{NativeProvider, NativeSettings},
+};
+use seawall_sync::bucket::{Bodies, Bucket, MemoryBucket, Object, SharedBucket};
+use seawall_wire::Duplex;
+use std::{
+    collections::BTreeMap,
+    ops::Range,
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::Duration,
+};
+use tempfile::TempDir;
+use tokio::time::timeout;
+
+pub const ME: AccountId = AccountId::LOCAL;
+
+/// A bucket that can be taken away. Nobody tries again what is denied, so that tests need not wait.
+#[derive(Debug, Default)]
+pub struct Unsteady {
+    inner: MemoryBucket,
+    away: AtomicBool,
+}
+
+impl Unsteady {
+    pub fn take_away(&self, away: bool) {
+        self.away.store(away, Ordering::Relaxed);
+    }
+
+    pub fn keys(&self) -> Vec<String> {
+        self.inner.keys()
+    }
+
+    fn reach(&self) -> seawall_sync::Result<&MemoryBucket> {
+        match self.away.load(Ordering::Relaxed) {
+            true => Err(seawall_sync::Error::new(ErrorKind::Denied, "a test took the bucket away")),
+            false => Ok(&self.inner),
+        }
+    }
+}
+
+#[async_trait]
+impl Bucket for Unsteady {
+    fn place(&self) -> String {
+        self.inner.place()
+    }
+
+    async fn create(&self, key: &str, body: Bytes) -> seawall_sync::Result<bool> {
+        self.reach()?.create(key, body).await
+    }
+
+    async fn put(&self, key: &str, body: Bytes) -> seawall_sync::Result<()> {
+        self.reach()?.put(key, body).await
+    }
+
+    async fn upload(&self, key: &str, body: Bodies) -> seawall_sync::Result<()> {
+        self.reach()?.upload(key, body).await
+    }
+
+    async fn get(&self, key: &str, range: Option<Range<u64>>) -> seawall_sync::Result<Bodies> {
+        self.reach()?.get(key, range).await
+    }
+
+    async fn list(&self, prefix: &str, after: Option<&str>) -> seawall_sync::Result<Vec<Object>> {
+        self.reach()?.list(prefix, after).await
+    }
+
+    async fn folders(&self, prefix: &str) -> seawall_sync::Result<Vec<String>> {
+        self.reach()?.folders(prefix).await
+    }
+
+    async fn delete(&self, key: &str) -> seawall_sync::Result<()> {
+        self.reach()?.delete(key).await
+    }
+}
+
+struct OneBucket(Option<SharedBucket>);
+
+#[async_trait]
+impl Buckets for OneBucket {
+    async fn open(&self, _url: Option<&str>) -> Result<Option<SharedBucket>> {
+        Ok(self.0.clone())
+    }
+}
+
+#[derive(Clone, Default)]
+struct MemoryClaims(Arc<Mutex<BTreeMap<SandboxId, Arc<tokio::sync::Mutex<()>>>>>);
+
+impl MemoryClaims {
+    fn of(&self, id: SandboxId) -> Arc<tokio::sync::Mutex<()>> {
+        self.0.lock().unwrap().entry(id).or_default().clone()
+    }
+}
+
+#[async_trait]
+impl Claims for MemoryClaims {
+    async fn claim(&self, id: SandboxId) -> Result<Claim> {
+        Ok(Box::new(self.of(id).lock_owned().await))
+    }
+
+    async fn try_claim(&self, id: SandboxId) -> Result<Option<Claim>> {
+        Ok(self.of(id).try_lock_owned().ok().map(|held| Box::new(held) as Claim))
+    }
+
+    async fn next_epoch(&self, _id: SandboxId) -> Result<u64> {
+        // Time goes on, so that each is larger than the one before.
+        let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap();
+        Ok(u64::try_from(now.as_nanos()).unwrap())
+    }
+}
+
+/// It has every key, and no model behind it.
+struct Silent;
+
+#[async_trait]
+impl Gateway for Silent {
+    async fn serve(&self, _connection: Box<dyn Duplex>, _access: Arc<Access>) {}
+
+    fn check(&self, _api: ModelApi) -> Result<()> {
+        Ok(())
+    }
+}
+
+pub struct World {
+    pub turns: Turns,
+    pub service: SandboxService,
+    pub sandboxes: Sandboxes,
+    pub stores: Stores,
+    pub bucket: Arc<Unsteady>,
+    pub clock: ManualClock,
+    claims: MemoryClaims,
+    has_bucket: bool,
+    _data: TempDir,
+}
+
+impl World {
+    pub fn new(provider: &str, templates: Vec<Template>) -> World {
+        World::with(provider, templates, true)
+    }
+
+    pub fn without_bucket(provider: &str, templates: Vec<Template>) -> World {
+        World::with(provider, templates, false)
+    }
+
+    fn with(name: &str, templates: Vec<Template>, has_bucket: bool) -> World {
+        let data = tempfile::tempdir().unwrap();
+        let open = <std::fs::Permissions as std::os::unix::fs::PermissionsExt>::from_mode(0o755);
+        std::fs::set_permissions(data.path(), open).unwrap();
+        let provider: Arc<dyn Provider> = match name {
+            "local" => Arc::new(LocalProvider::open(data.path()).unwrap()),
+            _ => Arc::new(NativeProvider::open(data.path(), NativeSettings::default()).unwrap()),
+        };
+        let providers = Providers::new(name, vec![provider]).unwrap();
+        let clock = ManualClock::new("2026-01-01T00:00:00Z".parse().unwrap());
+        let stores = MemoryStore::with_clock(Arc::new(clock.clone())).stores();
+        let claims = MemoryClaims::default();
+        let node = Some("one".to_owned());
+        let records = RowRecords::new(stores.sandboxes.clone(), Arc::new(claims.clone()), node);
+        let sandboxes = Sandboxes::new(providers, Arc::new(records), Arc::new(clock.clone()));
+        let bucket = Arc::new(Unsteady::default());
+        let place = Place { sandboxes, stores, bucket, clock, claims, has_bucket };
+        let (turns, service) = place.host(templates);
+        let Place { sandboxes, stores, bucket, clock, claims, has_bucket } = place;
+        World { turns, service, sandboxes, stores, bucket, clock, claims, has_bucket, _data: data }
+    }
+
+    /// The same server with other templates.
+    pub fn again(&self, templates: Vec<Template>) -> (Turns, SandboxService) {
+        let place = Place {
+            sandboxes: self.sandboxes.clone(),
+            stores: self.stores.clone(),
+            bucket: self.bucket.clone(),
+            clock: self.clock.clone(),
+            claims: self.claims.clone(),
+            has_bucket: self.has_bucket,
+        };
+        place.host(templates)
+    }
+
+    pub async fn run(&self, ask: TurnAsk) -> Done {
+        let begun = self.turns.start(ME, ask).await.unwrap();
+        self.done(&self.turns, begun).await
+    }
+
+    pub async fn done(&self, turns: &Turns, begun: Begun) -> Done {
+        let (account, id) = (begun.account, begun.turn.id);
+        let work = async {
+            let mut followed = turns.follow(account, id, 0).await.unwrap();
+            let mut events = Vec::new();
+            while let Some((_, event)) = followed.next().await.unwrap() {
+                events.push(event);
+            }
+            turns.idle().await;
+            events
+        };
+        let events = timeout(Duration::from_secs(120), work).await.expect("it hangs");
+        Done { turn: self.stores.turns.get(account, id).await.unwrap(), events }
+    }
+
+    pub async fn said(&self, id: ConversationId) -> Vec<Message> {
+        let page = Page::first(100);
+        self.stores.messages.list(ME, id, Direction::OldestFirst, &page).await.unwrap().items
+    }
+
+    pub async fn row(&self, id: SandboxId) -> Option<SandboxRow> {
+        self.stores.sandboxes.find(id).await.unwrap()
+    }
+
+    pub async fn sh(&self, id: SandboxId, script: &str) -> String {
+        let output = self.sandboxes.exec(id, ExecRequest::new(["sh", "-c", script])).await.unwrap();
+        assert_eq!(output.status.code, Some(0), "{script}: {}", String::from_utf8_lossy(&output.stderr));
+        String::from_utf8_lossy(&output.stdout).into_owned()
+    }
+
+    pub async fn put(&self, id: SandboxId, path: &str, permissions: u32, body: &str) {
+        let write = WriteFile {
+            file: FileRef::new(path),
+            mode: WriteMode::Replace,
+            permissions: Some(permissions),
+            mtime: None,
+            parents: true,
+            max_size: None,
+        };
+        let guest = self.sandboxes.guest(id).await.unwrap();
+        guest.write_all(write, body.as_bytes()).await.unwrap();
+    }
+
+    /// No process of a test outlives it.
+    pub async fn end(&self) {
+        for info in self.sandboxes.list().await.unwrap() {
+            self.sandboxes.purge(info.id, Volumes::Delete).await.unwrap();
+        }
+    }
+}
+
+/// What the processes of one server have in common.
+struct Place {
+    sandboxes: Sandboxes,
+    stores: Stores,
+    bucket: Arc<Unsteady>,
+    clock: ManualClock,
+    claims: MemoryClaims,
+    has_bucket: bool,
+}
+
+impl Place {
+    fn host(&self, own: Vec<Template>) -> (Turns, SandboxService) {
+        let Place { sandboxes, stores, .. } = self;
+        let clock: Arc<dyn Clock> = Arc::new(self.clock.clone());
+        let bucket: SharedBucket = self.bucket.clone();
+        let buckets = Arc::new(OneBucket(self.has_bucket.then_some(bucket)));
+        let settings =
+            WorkspaceSettings { lock_wait: Duration::from_millis(200), ..WorkspaceSettings::default() };
+        let maker = WorkspaceMaker::new(sandboxes.clone(), buckets, clock.clone(), settings);
+        let (runs, outbox) = (stores.hook_runs.clone(), stores.outbox.clone());
+        let hooks = Hooks::new(runs, outbox, sandboxes.clone(), clock.clone());
+        let rows = stores.sandboxes.clone();
+        let service = SandboxService::new(sandboxes.clone(), maker, hooks.clone(), rows, clock.clone());
+        let mut templates = Templates::default();
+        for template in own {
+            templates.add(template).unwrap();
+        }
+        let turns = Turns::new(TurnParts {
+            service: service.clone(),
+            hooks,
+            templates: Arc::new(templates),
+            agents: BTreeMap::new(),
+            gateway: Some(Arc::new(Silent)),
+            courier: Courier::new(stores.outbox.clone(), stores.messages.clone()),
+            claims: Arc::new(self.claims.clone()),
+            clock,
+            node: "one".to_owned(),
+            booted_at: None,
+            secrets: Arc::new(|_: &str| None::<String>),
+            stores: stores.clone(),
+        });
+        (turns, service)
+    }
+}
+
+/// A turn that has ended.
+#[derive(Debug)]
+pub struct Done {
+    pub turn: Turn,
+    pub events: Vec<Event>,
+}
+
+impl Done {
+    pub fn conversation(&self) -> ConversationId {
+        self.turn.conversation_id
+    }
+
+    pub fn sandbox(&self) -> SandboxId {
+        self.turn.sandbox_id.unwrap()
+    }
+
+    pub fn text(&self) -> String {
+        let said = self.events.iter().filter_map(|event| match event {
+            Event::Text { text, .. } => Some(text.as_str()),
+            _ => None,
+        });
+        said.collect()
+    }
+
+    /// The version that its files became.
+    pub fn pushed(&self) -> Option<i64> {
+        self.events.iter().find_map(|event| match event {
+            Event::WorkspacePushed { version, .. } => Some(*version),
+            _ => None,
+        })
+    }
+
+    pub fn unsynced(&self) -> bool {
+        self.events.iter().any(|event| matches!(event, Event::WorkspaceUnsynced { .. }))
+    }
+
+    /// Whether its sandbox was made for it, and the version that it was brought to.
+    pub fn ready(&self) -> Option<(bool, Option<i64>)> {
+        self.events.iter().find_map(|event| match event {
+            Event::SandboxReady { cold, version, .. } => Some((*cold, *version)),
+            _ => None,
+        })
+    }
+}
+
+pub fn ask(prompt: &str) -> TurnAsk {
+    TurnAsk { prompt: prompt.to_owned(), ..TurnAsk::default() }
+}
+
+/// The next turn of a conversation.
+pub fn more(conversation: ConversationId, prompt: &str) -> TurnAsk {
+    TurnAsk { conversation: Some(conversation), ..ask(prompt) }
+}
+
+/// A shell of that name.
+pub fn template(name: &str) -> Template {
+    Template { name: name.to_owned(), ..Template::default() }
+}
+
+/// A sandbox of mine, of a template, for nobody's turn.
+pub fn wanted(sandbox: SandboxId, template: &Template) -> Wanted {
+    let template = Arc::new(template.clone());
+    Wanted { account: ME, sandbox, conversation: None, agent: None, turn: None, template }
+}
