@@ -275,6 +275,13 @@ impl SandboxService {
         let id = wanted.sandbox;
         // It must be theirs.
         self.rows.get(wanted.account, id).await?;
+        let moment = Moment::Terminate { reason: EndReason::Terminated };
+        let log = async move {
+            tracing::info!(sandbox = %id, "sandbox ends");
+            Ok(())
+        };
+        // First, so that what it writes is saved too.
+        self.hooks.run(&wanted.context(), &moment, Some(log.boxed())).await?;
         let runs = self.sandboxes.get(id).await?.state == SandboxState::Running;
         let mut synced = false;
         if sync && runs {
@@ -289,12 +296,6 @@ impl SandboxService {
         if force {
             self.sandboxes.give_up_unsynced(id).await?;
         }
-        let moment = Moment::Terminate { reason: EndReason::Terminated };
-        let log = async move {
-            tracing::info!(sandbox = %id, "sandbox ends");
-            Ok(())
-        };
-        self.hooks.run(&wanted.context(), &moment, Some(log.boxed())).await?;
         // What is in the bucket need not be here; what is not, stays.
         self.sandboxes.remove(id, if synced { Volumes::Delete } else { Volumes::Keep }).await
     }

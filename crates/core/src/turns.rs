@@ -38,7 +38,10 @@ use seawall_api::{
 use std::{
     collections::{BTreeMap, HashMap},
     fmt,
-    sync::{Arc, Mutex, PoisonError},
+    sync::{
+        Arc, Mutex, PoisonError,
+        atomic::{AtomicBool, Ordering},
+    },
     time::Duration,
 };
 use tokio::{
@@ -53,6 +56,9 @@ const LOOK_AGAIN: Duration = Duration::from_millis(50);
 
 /// Values of the server's environment, by name.
 pub type Secrets = Arc<dyn Fn(&str) -> Option<String> + Send + Sync>;
+
+/// M2: a database that stays away refuses the turn.
+const BEGIN_TRIES: u32 = 5;
 
 /// Which sandbox a turn wants.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -119,6 +125,8 @@ pub(crate) struct Live {
     /// How many events are stored.
     pub events: watch::Sender<u64>,
     pub cancel: watch::Sender<bool>,
+    /// A task of this process has the claim.
+    pub runs: Arc<AtomicBool>,
 }
 
 /// What a service of turns is made from.
@@ -222,7 +230,7 @@ impl Turns {
         };
         let sandbox = self.choose(account, ask, &conversation).await?;
         let begin = self.row(ask, &conversation, sandbox, &template);
-        let turn = self.inner.stores.turns.begin(account, None, &begin).await?;
+        let turn = self.begin_once(account, &begin).await?;
         tracing::info!(%account, conversation = %conversation.id, turn = %turn.id, sandbox = %sandbox, template = template.name, "turn begins");
         let first = encoded(&first_event(&turn, sandbox))?;
         let store = &self.inner.stores.turns;
@@ -231,6 +239,20 @@ impl Turns {
             tracing::warn!(turn = %turn.id, error = %error.chain(), "the first event could not be stored yet");
         }
         Ok(Begun { account, turn, conversation })
+    }
+
+    /// A reply that was lost is asked for again: the same turn twice is one.
+    async fn begin_once(&self, account: AccountId, begin: &BeginTurn) -> Result<Turn> {
+        let mut tries = BEGIN_TRIES;
+        loop {
+            match self.inner.stores.turns.begin(account, None, begin).await {
+                Err(error) if error.is_retryable() && tries > 0 => {
+                    tries -= 1;
+                    sleep(LOOK_AGAIN).await;
+                }
+                other => return other,
+            }
+        }
     }
 
     fn row(
@@ -382,12 +404,24 @@ impl Turns {
 
     pub(crate) fn live(&self, turn: TurnId) -> Live {
         let mut live = self.inner.live.lock().unwrap_or_else(PoisonError::into_inner);
-        let fresh = || Live { events: watch::Sender::new(0), cancel: watch::Sender::new(false) };
+        let fresh = || Live {
+            events: watch::Sender::new(0),
+            cancel: watch::Sender::new(false),
+            runs: Arc::default(),
+        };
         live.entry(turn).or_insert_with(fresh).clone()
     }
 
     pub(crate) fn find_live(&self, turn: TurnId) -> Option<Live> {
         self.inner.live.lock().unwrap_or_else(PoisonError::into_inner).get(&turn).cloned()
+    }
+
+    /// Of a turn that somebody else runs: forgotten, unless that is a task of this process.
+    pub(crate) fn over_unless_run(&self, turn: TurnId) {
+        let mut live = self.inner.live.lock().unwrap_or_else(PoisonError::into_inner);
+        if live.get(&turn).is_some_and(|live| !live.runs.load(Ordering::Relaxed)) {
+            live.remove(&turn);
+        }
     }
 
     pub(crate) fn over(&self, turn: TurnId) {

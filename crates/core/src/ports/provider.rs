@@ -182,9 +182,9 @@ pub trait Provider: Send + Sync {
         Ok(Vec::new())
     }
 
-    /// Whether there is a volume of this sandbox, with or without a box.
-    async fn has_volume(&self, id: SandboxId) -> Result<bool> {
-        Ok(self.volumes().await?.iter().any(|volume| volume.id == id))
+    /// Whether there is a volume of this sandbox, with or without a box. Who cannot tell says yes: nothing is deleted.
+    async fn has_volume(&self, _id: SandboxId) -> Result<bool> {
+        Ok(true)
     }
 
     /// Removes a volume that no box uses: `conflict` where one does, `not_found` where there is none.

@@ -1,6 +1,9 @@
 //! From the agent's output to stored events, and no byte acknowledged before.
 
-use super::{answer::Answer, run::Runner};
+use super::{
+    answer::Answer,
+    run::{Runner, persist},
+};
 use crate::{
     Error, ExecRequest, Result,
     agents::{AgentAsk, AgentCommand, Driver, Parser, SessionPlace},
@@ -11,7 +14,7 @@ use crate::{
 use futures::FutureExt;
 use seawall_api::{
     ErrorKind, ProcessId,
-    conversation::TurnState,
+    conversation::{TurnState, Usage},
     event::Event,
     exec::{ExitReason, ExitStatus, StartProcess, WhenFull},
     files::{FileRef, ListDir, WriteFile, WriteMode},
@@ -208,16 +211,13 @@ impl Runner {
     }
 
     /// M3: an agent that tells only what its thread used in all is charged what is new.
-    pub(super) async fn find_base(&mut self) -> Result<()> {
+    pub(super) async fn base(&self) -> Result<Usage> {
         if self.answer.thread().is_none() {
-            return Ok(());
+            return Ok(Usage::default());
         }
         let before = self.before().await?;
         let same = before.iter().filter(|answer| answer.session == self.answer.session);
-        if let Some(total) = same.filter_map(Answer::thread).next() {
-            self.answer.base = total;
-        }
-        Ok(())
+        Ok(same.filter_map(Answer::thread).next().unwrap_or_default())
     }
 
     /// After a crash of the server: the agent may still be at it.
@@ -228,15 +228,16 @@ impl Runner {
             state: TurnState::Interrupted,
             error: Some("the server and the sandbox went down while the agent was at work".to_owned()),
         };
-        let state = match sandboxes.get(self.sandbox()).await {
+        let state = match persist(|| sandboxes.get(self.sandbox())).await {
             Err(error) if error.kind() == ErrorKind::NotFound => return Ok(gone()),
             state => state?.state,
         };
         if state != SandboxState::Running {
             return Ok(gone());
         }
-        let guest = sandboxes.guest(self.sandbox()).await?;
-        if guest.info().await?.boot != started.boot {
+        let guest = persist(|| sandboxes.guest(self.sandbox())).await?;
+        let boot = persist(|| async { Ok(guest.info().await?.boot) }).await?;
+        if boot != started.boot {
             return Ok(gone());
         }
         let driver = self.template().driver()?;

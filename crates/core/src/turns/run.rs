@@ -17,7 +17,7 @@ use seawall_api::{
 };
 use seawall_sync::engine::{Direction, SyncReport};
 use std::{
-    sync::{Arc, Mutex, PoisonError},
+    sync::{Arc, Mutex, PoisonError, atomic::Ordering},
     time::Duration,
 };
 use tokio::{
@@ -51,6 +51,12 @@ pub(super) struct Runner {
     fence: Fence,
 }
 
+/// Who ran the turn.
+enum Ran {
+    Here,
+    Elsewhere,
+}
+
 /// Ends with whoever runs the turn.
 struct Renewing(JoinHandle<()>);
 
@@ -65,11 +71,15 @@ impl Turns {
     pub(super) async fn run(&self, account: AccountId, turn: Turn) -> Result<()> {
         let id = turn.id;
         let ran = async {
-            let Some(_claim) = self.claim(id).await? else { return Ok(()) };
+            let Some(claim) = self.claim(id).await? else { return Ok(Ran::Elsewhere) };
+            self.live(id).runs.store(true, Ordering::Relaxed);
             let name = format!("turn {id}");
             let leases = &self.inner.stores.leases;
             let acquired = persist(|| leases.acquire_soon(&name, &self.inner.node, LEASE)).await?;
-            let Some(lease) = acquired else { return Ok(()) };
+            let Some(lease) = acquired else {
+                self.live(id).runs.store(false, Ordering::Relaxed);
+                return Ok(Ran::Elsewhere);
+            };
             let renewing = Renewing(self.renew(lease.clone()));
             let ran = async {
                 match persist(|| self.runner(account, id, lease.fence())).await? {
@@ -81,11 +91,20 @@ impl Turns {
             drop(renewing);
             // Where that fails it ends by itself.
             let _ = leases.release(&lease).await;
-            ran
+            drop(claim);
+            // What waits for its store is brought there now; what fails stays in the outbox (M5).
+            if let Err(error) = self.inner.courier.round().await {
+                tracing::warn!(error = %error.chain(), "the outbox could not be looked at");
+            }
+            ran.map(|()| Ran::Here)
         };
         let ran = ran.await;
-        self.over(id);
-        ran
+        match &ran {
+            // Another task of this process may have it, and be listened to.
+            Ok(Ran::Elsewhere) => self.over_unless_run(id),
+            _ => self.over(id),
+        }
+        ran.map(drop)
     }
 
     fn renew(&self, lease: Lease) -> JoinHandle<()> {
@@ -191,12 +210,12 @@ impl Runner {
                 }
             },
         };
-        if !self.early.is_empty() {
-            self.store(Vec::new(), self.turn.output_offset).await?;
+        if !self.early.is_empty()
+            && let Err(failed) = self.store(Vec::new(), self.turn.output_offset).await
+        {
+            tracing::error!(turn = %self.id(), error = %failed.chain(), "the first events could not be stored");
         }
-        if let Err(failed) = self.find_base().await {
-            tracing::error!(turn = %self.id(), error = %failed.chain(), "what the thread had used before is not known");
-        }
+        self.answer.base = persist(|| self.base()).await?;
         let (state, error) = match self.finish(state, &error).await {
             Ok(()) => (state, error),
             Err(failed) if self.is_anothers(&failed).await => return Err(failed),
@@ -208,8 +227,11 @@ impl Runner {
 
     /// Somebody else has the turn now: nothing may be written any more.
     async fn is_anothers(&self, error: &Error) -> bool {
-        error.kind() == ErrorKind::Conflict
-            && matches!(self.turns.inner.stores.leases.holds(&self.fence).await, Ok(false))
+        let held = persist(|| self.turns.inner.stores.leases.holds(&self.fence)).await;
+        match held {
+            Ok(held) => !held,
+            Err(_) => error.kind() == ErrorKind::Conflict,
+        }
     }
 
     /// Up to the end of the agent's output.
@@ -265,23 +287,22 @@ impl Runner {
         }
         let now = self.turns.inner.clock.now();
         let store = &self.turns.inner.stores.conversations;
-        store.link(self.wanted.account, self.conversation.id, linked, Some(sandbox), now).await?;
+        let (account, id) = (self.wanted.account, self.conversation.id);
+        persist(|| store.link(account, id, linked, Some(sandbox), now)).await?;
         self.conversation.sandbox_id = Some(sandbox);
         Ok(())
     }
 
     /// Stores events, however long the database takes: nobody sees one that is not stored, and the agent waits.
     pub async fn store(&mut self, events: Vec<Event>, output_offset: u64) -> Result<()> {
-        let mut events = events;
-        if !self.early.is_empty() {
-            events.splice(0..0, self.early.drain(..));
-        }
+        let events: Vec<Event> = self.early.iter().cloned().chain(events).collect();
         let encoded = events.iter().map(encoded).collect::<Result<Vec<_>>>()?;
         let turns = self.turns.clone();
         let store = &turns.inner.stores.turns;
         let (account, id, first) = (self.wanted.account, self.id(), self.stored);
         persist(|| store.append_events(account, Some(&self.fence), id, first, &encoded, output_offset))
             .await?;
+        self.early.clear();
         self.stored += encoded.len() as u64;
         events.iter().for_each(|event| self.answer.apply(event));
         turns.live(id).events.send_replace(self.stored);
@@ -293,7 +314,7 @@ impl Runner {
         if self.answer.pushed {
             return Ok(());
         }
-        let row = self.turns.inner.stores.sandboxes.find(self.sandbox()).await?;
+        let row = persist(|| self.turns.inner.stores.sandboxes.find(self.sandbox())).await?;
         if row.as_ref().is_some_and(|row| row.account_id != self.wanted.account) {
             // Somebody else was quicker to take the id: it is theirs.
             return Ok(());
@@ -370,10 +391,6 @@ impl Runner {
             total_cache_tokens = stats.total_cache_tokens, messages = stats.messages_exchanged, "turn ended"
         );
         self.turns.live(self.id()).events.send_replace(self.stored + 1);
-        // What waits for its store is brought there now; what fails stays in the outbox (M5).
-        if let Err(error) = self.turns.inner.courier.round().await {
-            tracing::warn!(error = %error.chain(), "the outbox could not be looked at");
-        }
         Ok(())
     }
 }
@@ -396,7 +413,10 @@ impl Turns {
         let done = timeout(PUSH, work).await.unwrap_or_else(late);
         if let Err(error) = &done {
             // H8, wherever it failed.
-            service.sandboxes.mark_unsynced(wanted.sandbox, Some(error.chain())).await?;
+            let marked = service.sandboxes.mark_unsynced(wanted.sandbox, Some(error.chain())).await;
+            if let Err(error) = marked {
+                tracing::error!(sandbox = %wanted.sandbox, error = %error.chain(), "that it is not synced could not be noted");
+            }
         }
         done
     }
@@ -414,7 +434,7 @@ fn pushed_event(report: &SyncReport) -> Option<Event> {
 }
 
 /// Until it is done, or cannot be done at all. A database that is down is waited for.
-async fn persist<T, F: Future<Output = Result<T>>>(write: impl Fn() -> F) -> Result<T> {
+pub(super) async fn persist<T, F: Future<Output = Result<T>>>(write: impl Fn() -> F) -> Result<T> {
     let mut pause = FIRST_PAUSE;
     loop {
         match write().await {

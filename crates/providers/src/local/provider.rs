@@ -196,6 +196,10 @@ impl Provider for LocalProvider {
         watch::watch(self.folders.clone())
     }
 
+    async fn has_volume(&self, id: SandboxId) -> Result<bool> {
+        Ok(self.volumes().await?.iter().any(|volume| volume.id == id))
+    }
+
     async fn volumes(&self) -> Result<Vec<VolumeInfo>> {
         let folders = self.folders.clone();
         off_thread(move || volumes::list(&folders.volumes, &folders.boxes)).await
