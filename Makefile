@@ -39,6 +39,7 @@ bench: setup ## figures of a release build (SPECIFICATION.md)
 	cargo build --release
 	$(TARGET)/release/seawall bench exec --provider local
 	$(TARGET)/release/seawall bench --compare
+	$(TARGET)/release/seawall bench turns
 	scripts/with-postgres $(TARGET)/release/seawall bench stores
 	scripts/with-s3 $(TARGET)/release/seawall bench sync --compare
 
@@ -46,6 +47,7 @@ bench-check: setup ## fails where a promise of SPECIFICATION.md is missed
 	cargo build --release
 	$(TARGET)/release/seawall bench exec --provider local --check
 	$(TARGET)/release/seawall bench --compare --check
+	$(TARGET)/release/seawall bench turns --check
 	scripts/with-postgres $(TARGET)/release/seawall bench stores --check
 	scripts/with-s3 $(TARGET)/release/seawall bench sync --compare --check
 
