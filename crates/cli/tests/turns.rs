@@ -294,6 +294,23 @@ fn h8_a_bucket_that_is_down_fails_no_turn() {
     assert_eq!(chat.answer("cat a b"), "one\ntwo\n");
 }
 
+/// The folder of the bucket is a mount that is away for a turn, so that another one is made in its place.
+#[test]
+fn s4_a_bucket_that_was_another_for_a_turn_loses_nothing() {
+    let chat = Chat::new();
+    chat.answer("echo one > a");
+    let (bucket, away) = (chat.world.data().join("bucket"), chat.world.data().join("away"));
+    std::fs::rename(&bucket, &away).unwrap();
+    chat.answer("echo two > b");
+    std::fs::remove_dir_all(&bucket).unwrap();
+    std::fs::rename(&away, &bucket).unwrap();
+    chat.answer("echo three > c");
+    let sandbox = chat.sandbox();
+    assert!(chat.world.ok(["verify", &sandbox]).starts_with("all is whole"));
+    chat.world.ok(["rm", "-f", "--volumes", &sandbox]);
+    assert_eq!(chat.answer("cat a b c"), "one\ntwo\nthree\n");
+}
+
 #[test]
 fn h2_a_cold_start_that_fails_leaves_nothing() {
     for (settings, template, said) in [

@@ -58,6 +58,9 @@ pub struct ChatArgs {
 }
 
 const LOOK_AFTER: Duration = Duration::from_secs(2);
+const LOOK_SELDOM: Duration = Duration::from_secs(60);
+/// For what comes after a turn's end: the outbox.
+const LAST_WORDS: Duration = Duration::from_secs(130);
 
 #[derive(Debug, Args)]
 pub struct RunTurnArgs {
@@ -127,8 +130,11 @@ async fn show(app: &App, turns: &Turns, account: AccountId, turn: TurnId) -> Res
     let mut view = View { json: app.json, colour: std::io::stderr().is_terminal(), open_line: false };
     // Should the process that runs it be killed, somebody has to take it up.
     let looking_after = async {
+        let mut pause = LOOK_AFTER;
         loop {
-            tokio::time::sleep(LOOK_AFTER).await;
+            tokio::time::sleep(pause).await;
+            // Where processes cannot live, e.g. on a full disk, more of them help nobody.
+            pause = (pause * 2).min(LOOK_SELDOM);
             if let Err(error) = turns::take_up(app).await {
                 tracing::warn!(error = %format!("{error:#}"), "turns could not be looked after");
             }
@@ -256,7 +262,22 @@ pub async fn run_turn(app: &App, args: &RunTurnArgs) -> Result<i32> {
     let running = app.stores.turns.running(1000).await?;
     if let Some((account, turn)) = running.into_iter().find(|(_, turn)| turn.id == args.turn) {
         turns.spawn(account, turn);
-        turns.idle().await;
+        tokio::select! {
+            () = turns.idle() => {}
+            // Whatever this process still waits for, it waits for nothing.
+            () = is_over(app, account, args.turn) => {}
+        }
     }
     Ok(0)
+}
+
+/// A while after somebody, here or elsewhere, ended the turn.
+async fn is_over(app: &App, account: AccountId, turn: TurnId) {
+    loop {
+        tokio::time::sleep(LOOK_AFTER).await;
+        if app.stores.turns.get(account, turn).await.is_ok_and(|turn| turn.state != TurnState::Running) {
+            tokio::time::sleep(LAST_WORDS).await;
+            return;
+        }
+    }
 }

@@ -14,7 +14,7 @@ use tokio::{runtime::Handle, task::JoinSet, time::timeout};
 
 /// All parts but the last have this size: some stores want them equal, and most at least 5 MiB.
 const PART: usize = 8 << 20;
-const AT_ONCE: usize = 4;
+const AT_ONCE: usize = 3;
 /// Bytes of a second that a store needs to bring the parts together; a folder writes them to its disk.
 const SLOWEST_END: u64 = 4 << 20;
 
