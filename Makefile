@@ -10,7 +10,7 @@ endif
 TARGET := $(or $(CARGO_TARGET_DIR),target)
 SEAWALL := $(TARGET)/debug/seawall
 
-.PHONY: help setup build run test test-v2 check bench bench-check soak fuzz coverage audit clean
+.PHONY: help setup build run try test test-v2 check bench bench-check soak fuzz coverage audit clean
 
 help: ## this list
 	@grep -E '^[a-z0-9-]+:.*## ' Makefile | awk -F':.*## ' '{printf "make %-12s %s\n", $$1, $$2}'
@@ -21,7 +21,13 @@ setup: ## installs what the build and the tests need, where it may
 build: setup ## the debug build
 	cargo build --workspace
 
-run: build ## builds, then runs a command in a sandbox
+run: ## sets up what is needed, builds, and runs the service on 127.0.0.1:7777 until Ctrl-C
+	@scripts/setup run
+	cargo build --release --bin seawall
+	@echo 'seawall: in a second shell: export PATH="$(abspath $(TARGET)/release):$$PATH"'
+	@exec $(TARGET)/release/seawall serve
+
+try: build ## builds, then runs a command in a sandbox, without a service; prints 42
 	$(SEAWALL) run -- python3 -c 'print(6*7)'
 
 test: setup ## every test; the last line counts
@@ -40,6 +46,7 @@ bench: setup ## figures of a release build (SPECIFICATION.md)
 	$(TARGET)/release/seawall bench exec --provider local
 	$(TARGET)/release/seawall bench --compare
 	$(TARGET)/release/seawall bench turns
+	$(TARGET)/release/seawall bench http
 	scripts/with-postgres $(TARGET)/release/seawall bench stores
 	scripts/with-s3 $(TARGET)/release/seawall bench sync --compare
 
@@ -48,6 +55,7 @@ bench-check: setup ## fails where a promise of SPECIFICATION.md is missed
 	$(TARGET)/release/seawall bench exec --provider local --check
 	$(TARGET)/release/seawall bench --compare --check
 	$(TARGET)/release/seawall bench turns --check
+	$(TARGET)/release/seawall bench http --check
 	scripts/with-postgres $(TARGET)/release/seawall bench stores --check
 	scripts/with-s3 $(TARGET)/release/seawall bench sync --compare --check
 

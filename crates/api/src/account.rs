@@ -8,6 +8,7 @@ use std::{collections::BTreeSet, fmt};
 
 /// Who owns conversations and sandboxes. Nobody sees another's.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct Account {
     pub id: AccountId,
     pub name: String,
@@ -20,6 +21,7 @@ pub struct Account {
 /// What a key is good for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub enum KeyScope {
     /// Look.
     Read,
@@ -31,6 +33,7 @@ pub enum KeyScope {
 
 /// A key without its secret, of which only a hash is kept.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct ApiKey {
     pub id: KeyId,
     pub account_id: AccountId,

@@ -3,11 +3,12 @@
 use crate::{AccountId, ConversationId, MessageId, SandboxId, TurnId};
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
-use serde_json::Value;
+use serde_json::{Map, Value};
 use std::{fmt, str::FromStr};
 
 /// The durable object. Its sandbox is a cache.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct Conversation {
     pub id: ConversationId,
     pub account_id: AccountId,
@@ -29,6 +30,7 @@ pub struct Conversation {
 
 /// Totals of a conversation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct Stats {
     pub messages_exchanged: u64,
     /// What was not cached.
@@ -41,6 +43,7 @@ pub struct Stats {
 
 /// What one turn used. The same three as in [`Stats`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct Usage {
     pub input_tokens: u64,
     pub output_tokens: u64,
@@ -49,6 +52,7 @@ pub struct Usage {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub enum Role {
     User,
     Assistant,
@@ -57,6 +61,7 @@ pub enum Role {
 
 /// One prompt or one answer, in full.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct Message {
     pub id: MessageId,
     pub conversation_id: ConversationId,
@@ -77,6 +82,7 @@ pub struct Message {
 
 /// A tool that the agent used.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct ToolCall {
     pub id: String,
     pub name: String,
@@ -91,6 +97,7 @@ pub struct ToolCall {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub enum ToolStatus {
     /// The turn ended before it did.
     Pending,
@@ -100,6 +107,7 @@ pub enum ToolStatus {
 
 /// One prompt and all that follows from it, until the answer is complete and stored.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct Turn {
     pub id: TurnId,
     pub conversation_id: ConversationId,
@@ -127,10 +135,14 @@ pub struct Turn {
     pub created_at: Timestamp,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ended_at: Option<Timestamp>,
+    /// Somebody asked for its end.
+    #[serde(default, skip_serializing_if = "is_false")]
+    pub cancelling: bool,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub enum TurnState {
     Running,
     Completed,
@@ -187,6 +199,25 @@ impl Usage {
             input_tokens: self.input_tokens.min(Usage::MOST),
             output_tokens: self.output_tokens.min(Usage::MOST),
             cache_tokens: self.cache_tokens.min(Usage::MOST),
+        }
+    }
+}
+
+fn is_false(flag: &bool) -> bool {
+    !flag
+}
+
+impl Usage {
+    /// V6: adds itself to the totals among a sandbox's metadata.
+    pub fn add_to(&self, metadata: &mut Map<String, Value>) {
+        let parts = [
+            ("total_input_tokens", self.input_tokens),
+            ("total_output_tokens", self.output_tokens),
+            ("total_cache_tokens", self.cache_tokens),
+        ];
+        for (key, tokens) in parts {
+            let there = metadata.get(key).and_then(Value::as_u64).unwrap_or(0);
+            metadata.insert(key.to_owned(), Value::from(there.saturating_add(tokens)));
         }
     }
 }

@@ -10,6 +10,8 @@ use std::fmt;
 pub enum ErrorKind {
     /// No such sandbox, process, file or port.
     NotFound,
+    /// It was there and was ended for good.
+    Gone,
     /// The sandbox exists and does not run.
     Stopped,
     /// The command could not be started.
@@ -40,8 +42,9 @@ pub enum ErrorKind {
 }
 
 impl ErrorKind {
-    pub const ALL: [ErrorKind; 14] = [
+    pub const ALL: [ErrorKind; 15] = [
         ErrorKind::NotFound,
+        ErrorKind::Gone,
         ErrorKind::Stopped,
         ErrorKind::ExecFailed,
         ErrorKind::Unavailable,
@@ -61,6 +64,7 @@ impl ErrorKind {
     pub fn as_str(self) -> &'static str {
         match self {
             ErrorKind::NotFound => "not_found",
+            ErrorKind::Gone => "gone",
             ErrorKind::Stopped => "stopped",
             ErrorKind::ExecFailed => "exec_failed",
             ErrorKind::Unavailable => "unavailable",

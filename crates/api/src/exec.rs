@@ -18,6 +18,7 @@ pub enum WhenFull {
 
 /// The size of a terminal, in characters.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct TtySize {
     pub rows: u16,
     pub cols: u16,
@@ -124,6 +125,7 @@ impl OutputStream {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub enum ExitReason {
     /// By itself, with a code or by a signal.
     Exited,
@@ -142,6 +144,7 @@ pub enum ExitReason {
 
 /// How a process ended.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct ExitStatus {
     /// What it returned, unless a signal ended it.
     pub code: Option<i32>,
@@ -161,6 +164,7 @@ pub struct ExitStatus {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub enum LimitHit {
     /// A process was killed for want of memory.
     Memory,
@@ -216,6 +220,7 @@ impl fmt::Display for ExitStatus {
 
 /// A process that runs, or ran.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct ProcessInfo {
     pub process: ProcessId,
     /// Its number in the sandbox.

@@ -74,6 +74,9 @@ pub enum Request {
     /// that the guest opens, with an [`Accepted`] request. It lasts as long as this stream.
     Listen { port: u16 },
 
+    /// Reply [`GuestInfo`]. Somebody looks after the box; should nobody do so any more, it ends by itself in time.
+    Attend(Attend),
+
     /// Reply `()`; then every process is ended, politely and then by force, and the guest goes.
     Shutdown { grace_ms: u64 },
 }
@@ -108,8 +111,20 @@ pub struct GuestInfo {
     /// Seconds since the guest started.
     pub uptime_s: u64,
     pub processes_running: u32,
-    /// Seconds since anybody asked for anything but this.
+    /// Seconds since anybody used the box.
     pub idle_s: u64,
+}
+
+/// When a box ends by itself. None, and 0, are never.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub struct Attend {
+    #[serde(default)]
+    pub idle_s: Option<u64>,
+    #[serde(default)]
+    pub max_lifetime_s: Option<u64>,
+    /// For so long whoever asks holds to that itself.
+    #[serde(default)]
+    pub for_s: u64,
 }
 
 /// A sync that holds the workspace's lock.

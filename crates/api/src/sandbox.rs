@@ -3,6 +3,7 @@
 use crate::SandboxId;
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
 use std::{collections::BTreeMap, fmt, str::FromStr};
 
 /// Where the workspace is in every sandbox.
@@ -11,6 +12,7 @@ pub const WORKDIR: &str = "/work";
 /// What a sandbox should be. It never changes after creation.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct SandboxSpec {
     /// What it is made from. None: the provider's default.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -29,11 +31,42 @@ pub struct SandboxSpec {
     /// Folders of the host that it sees, where the operator allows it.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub mounts: Vec<HostMount>,
+    /// When it ends by itself.
+    #[serde(default, skip_serializing_if = "Timeouts::is_empty")]
+    pub timeouts: Timeouts,
+}
+
+/// When a sandbox ends by itself. None: as the server has it; 0: never.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct Timeouts {
+    /// After so long without use.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub idle_seconds: Option<u64>,
+    /// So long after its start, used or not.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub max_lifetime_seconds: Option<u64>,
+}
+
+impl Timeouts {
+    pub fn is_empty(&self) -> bool {
+        *self == Timeouts::default()
+    }
+
+    /// These, and where they say nothing, others.
+    pub fn or(self, others: Timeouts) -> Timeouts {
+        Timeouts {
+            idle_seconds: self.idle_seconds.or(others.idle_seconds),
+            max_lifetime_seconds: self.max_lifetime_seconds.or(others.max_lifetime_seconds),
+        }
+    }
 }
 
 /// A folder of the host in a sandbox.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct HostMount {
     /// On the host.
     pub source: String,
@@ -46,6 +79,7 @@ pub struct HostMount {
 /// Limits that were asked for. What a provider cannot enforce it refuses.
 #[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct Limits {
     /// Cores, fractions allowed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -78,6 +112,7 @@ impl Limits {
 /// Where a sandbox is in its life.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub enum SandboxState {
     /// Its intent is recorded; the box is being made.
     Creating,
@@ -159,6 +194,24 @@ impl fmt::Display for EndReason {
     }
 }
 
+#[cfg(feature = "openapi")]
+mod schema {
+    use super::EndReason;
+    use utoipa::{
+        PartialSchema, ToSchema,
+        openapi::{ObjectBuilder, RefOr, Schema, Type},
+    };
+
+    impl ToSchema for EndReason {}
+
+    impl PartialSchema for EndReason {
+        fn schema() -> RefOr<Schema> {
+            let words = "terminated, stopped, idle, max_lifetime, lost, or `failed: ` and a kind";
+            ObjectBuilder::new().schema_type(Type::String).description(Some(words)).into()
+        }
+    }
+}
+
 impl From<EndReason> for String {
     fn from(reason: EndReason) -> String {
         reason.to_string()
@@ -197,6 +250,7 @@ impl TryFrom<String> for EndReason {
 
 /// A sandbox as its users see it.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct SandboxInfo {
     pub id: SandboxId,
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -210,6 +264,22 @@ pub struct SandboxInfo {
     pub created_at: Timestamp,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub started_at: Option<Timestamp>,
+}
+
+/// A sandbox as the service knows it, with what belongs to its account.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct Sandbox {
+    #[serde(flatten)]
+    pub info: SandboxInfo,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub template: Option<String>,
+    /// Its files have changes that no version has, and why.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub unsynced: Option<String>,
+    /// `last_synced_at`, token totals, and what hooks and users put there.
+    pub metadata: Map<String, Value>,
+    pub last_used_at: Timestamp,
 }
 
 #[cfg(test)]

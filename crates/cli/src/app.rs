@@ -6,10 +6,11 @@ use crate::{
     commands::db,
     config::{Settings, templates},
 };
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, anyhow};
 use seawall_api::SandboxId;
 use seawall_core::{
     Providers, Sandboxes,
+    keys::{self, Keys},
     ports::{Claims, Provider, SystemClock, store::Stores},
     rows::RowRecords,
 };
@@ -53,6 +54,49 @@ impl App {
         let sandboxes = Sandboxes::new(providers, Arc::new(records), Arc::new(SystemClock));
         let config = settings.file.clone();
         Ok(App { settings, sandboxes, stores, claims, node, config, json })
+    }
+}
+
+impl App {
+    /// Keys of accounts. Tokens are signed with what is in the data folder.
+    pub fn keys(&self) -> Result<Keys> {
+        let data = &self.settings.data;
+        let secret = secret(data).with_context(|| unusable(data))?;
+        Ok(Keys::new(self.stores.accounts.clone(), Arc::new(SystemClock), secret))
+    }
+}
+
+/// What signs tokens. Made once, and readable by its user alone.
+fn secret(data: &Path) -> Result<[u8; 32]> {
+    let file = data.join("secret");
+    let read = || -> Result<Option<[u8; 32]>> {
+        match std::fs::read(&file) {
+            Ok(bytes) => {
+                let bytes = bytes.try_into();
+                Ok(Some(bytes.map_err(|_| anyhow!("{} is damaged: remove it", file.display()))?))
+            }
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(None),
+            Err(error) => Err(error.into()),
+        }
+    };
+    if let Some(secret) = read()? {
+        return Ok(secret);
+    }
+    private_file(data, "secret", &keys::random()?)?;
+    read()?.ok_or_else(|| anyhow!("{} is gone again", file.display()))
+}
+
+/// Readable by its user alone, whole or not at all. Of two at once the first counts.
+pub fn private_file(data: &Path, name: &str, body: &[u8]) -> std::io::Result<()> {
+    use std::{io::Write, os::unix::fs::OpenOptionsExt};
+    let draft = data.join(format!(".{name}-{}", SandboxId::generate()));
+    let mut file = std::fs::File::options().write(true).create_new(true).mode(0o600).open(&draft)?;
+    let written = file.write_all(body).and_then(|()| file.sync_all());
+    let linked = written.and_then(|()| std::fs::hard_link(&draft, data.join(name)));
+    std::fs::remove_file(&draft)?;
+    match linked {
+        Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists => Ok(()),
+        other => other,
     }
 }
 

@@ -1,6 +1,7 @@
 //! The command line: what there is to say, and help that teaches it.
 
 use crate::commands::{
+    accounts::AccountsArgs,
     bench::BenchArgs,
     chat::{ChatArgs, RunTurnArgs},
     conversations::{ConversationsArgs, MessagesArgs, TemplatesArgs},
@@ -11,12 +12,14 @@ use crate::commands::{
     exec::ExecArgs,
     forward::ForwardArgs,
     inspect::InspectArgs,
+    keys::KeysArgs,
     kill::KillArgs,
     logs::LogsArgs,
     ls::LsArgs,
     restore::RestoreArgs,
     rm::RmArgs,
     run::RunArgs,
+    serve::ServeArgs,
     shell::ShellArgs,
     start::StartArgs,
     stop::StopArgs,
@@ -53,6 +56,9 @@ Keep one:
 Talk to an agent:
   seawall chat 'echo hello > greeting; ls'    a conversation: its files outlive its sandbox
 
+Through a server, here or elsewhere:
+  export SEAWALL_URL=http://127.0.0.1:7777    every command above works through it from now on
+
 Wherever ID stands, an id, the unique beginning of one, or a name will do.";
 
 const EXIT_CODES: &str = "\
@@ -75,6 +81,21 @@ pub struct Cli {
     /// JSON for programs instead of text for people
     #[arg(long, global = true, help_heading = "Everywhere")]
     pub json: bool,
+
+    /// Work through the server at this address, e.g. http://127.0.0.1:7777
+    #[arg(long, global = true, value_name = "URL", env = "SEAWALL_URL", help_heading = "Everywhere")]
+    pub server: Option<String>,
+
+    /// The key for that server [default: of a server on this machine, that in its data folder]
+    #[arg(
+        long,
+        global = true,
+        value_name = "KEY",
+        env = "SEAWALL_KEY",
+        hide_env_values = true,
+        help_heading = "Everywhere"
+    )]
+    pub key: Option<String>,
 
     #[command(subcommand)]
     pub command: Command,
@@ -127,12 +148,18 @@ pub enum Command {
     /// Run a turn that was begun, apart from its terminal
     #[command(hide = true)]
     RunTurn(RunTurnArgs),
-    /// List the conversations, the latest first
+    /// List the conversations, the latest first, or delete one
     Conversations(ConversationsArgs),
     /// Show what was said in a conversation
     Messages(MessagesArgs),
     /// List the kinds of agents, or show one
     Templates(TemplatesArgs),
+    /// Serve the HTTP API
+    Serve(ServeArgs),
+    /// Look after the keys by which programs are known to a server
+    Keys(KeysArgs),
+    /// Look after the accounts of a server
+    Accounts(AccountsArgs),
     /// Look after the database: bring it up to date, copy it, check it
     Db(DbArgs),
     /// Reach a port of a sandbox from this machine
@@ -149,6 +176,16 @@ pub enum Command {
 }
 
 impl Command {
+    /// Whether it is of this machine by nature, whatever server is named.
+    pub fn is_local(&self) -> bool {
+        matches!(self, Command::RunTurn(_) | Command::Serve(_))
+    }
+
+    /// Whether it stays, and does the work of others.
+    pub fn is_service(&self) -> bool {
+        matches!(self, Command::Serve(_))
+    }
+
     /// Whether our exit code is that of a command in a sandbox.
     pub fn is_attached(&self) -> bool {
         matches!(self, Command::Run(_) | Command::Exec(_) | Command::Shell(_))
@@ -188,6 +225,31 @@ mod tests {
             let Command::Exec(exec) = cli.command else { panic!("not exec") };
             assert_eq!(exec.command, ["ls", "-l", "--json"]);
         }
+    }
+
+    #[test]
+    fn a_conversation_is_deleted_by_its_id() {
+        use crate::commands::conversations::ConversationsCommand;
+        let id = "0190a5d0-7c1e-7b3a-9f00-3d2c1b0a9f8e";
+        let parse = |line: &str| Cli::try_parse_from(line.split(' '));
+        let cli = parse(&format!("seawall conversations rm {id} --terminate")).unwrap();
+        let Command::Conversations(args) = cli.command else { panic!("not conversations") };
+        assert!(matches!(args.what, Some(ConversationsCommand::Rm { terminate: true, .. })));
+        let cli = parse("seawall conversations -n 5").unwrap();
+        let Command::Conversations(args) = cli.command else { panic!("not conversations") };
+        assert!(args.what.is_none() && args.limit == 5);
+        assert!(parse("seawall conversations rm x").is_err());
+    }
+
+    #[test]
+    fn the_server_may_be_named_anywhere() {
+        let cli = Cli::try_parse_from(["seawall", "ls", "--server", "http://h", "--key", "k"]).unwrap();
+        assert_eq!((cli.server.as_deref(), cli.key.as_deref()), (Some("http://h"), Some("k")));
+        let line = "seawall keys create --name ci --scope read --scope run --account \
+                    0190a5d0-7c1e-7b3a-9f00-3d2c1b0a9f8e";
+        let cli = Cli::try_parse_from(line.split_whitespace()).unwrap();
+        let Command::Keys(keys) = cli.command else { panic!("not keys") };
+        assert!(keys.account.is_some());
     }
 
     #[test]

@@ -1,5 +1,6 @@
 //! The commands, a file each, and the way from the command line to them.
 
+pub mod accounts;
 pub mod bench;
 pub mod chat;
 pub mod completions;
@@ -11,12 +12,14 @@ pub mod doctor;
 pub mod exec;
 pub mod forward;
 pub mod inspect;
+pub mod keys;
 pub mod kill;
 pub mod logs;
 pub mod ls;
 pub mod restore;
 pub mod rm;
 pub mod run;
+pub mod serve;
 pub mod shell;
 pub mod start;
 pub mod stop;
@@ -28,7 +31,9 @@ use crate::{
     app::App,
     args::{Cli, Command},
     config::{self, Flags},
-    exit, output, turns,
+    exit,
+    lookup::Place,
+    output, remote, turns,
 };
 use anyhow::Result;
 
@@ -46,8 +51,14 @@ pub async fn dispatch(cli: Cli) -> Result<i32> {
         Command::Db(args) => return db::db(&settings, &args, json).await,
         command => command,
     };
+    // A variable that is set to nothing is as good as not set.
+    if let Some(url) = cli.server.filter(|url| !url.trim().is_empty())
+        && !command.is_local()
+    {
+        return remote::dispatch(&url, cli.key, settings, json, command).await;
+    }
     let app = App::open(settings, json).await?;
-    if !matches!(command, Command::RunTurn(_)) {
+    if !command.is_local() {
         turns::take_up(&app).await?;
     }
     let done = on(&app, command).await;
@@ -58,6 +69,7 @@ pub async fn dispatch(cli: Cli) -> Result<i32> {
 async fn on(app: &App, command: Command) -> Result<i32> {
     match command {
         Command::Run(args) => run::run(app, &args).await,
+        Command::Serve(args) => serve::serve(app, &args).await,
         Command::Create(args) => create::create(app, &args).await,
         Command::Start(args) => start::start(app, &args).await,
         Command::Ls(args) => ls::ls(app, &args).await,
@@ -82,19 +94,25 @@ async fn on(app: &App, command: Command) -> Result<i32> {
         Command::Conversations(args) => conversations::conversations(app, &args).await,
         Command::Messages(args) => conversations::messages(app, &args).await,
         Command::Templates(args) => conversations::templates(app, &args).await,
+        Command::Keys(args) => keys::keys(app, &args).await,
+        Command::Accounts(args) => accounts::accounts(app, &args).await,
         Command::Doctor(_) | Command::Bench(_) | Command::Db(_) | Command::Completions { .. } => Ok(0),
     }
 }
 
 /// Does all of them, also after one failed; each failure is told, and any makes the code 1.
-async fn each(app: &App, references: &[String], work: impl AsyncFn(&str) -> Result<()>) -> Result<i32> {
+pub async fn each(
+    app: &dyn Place,
+    references: &[String],
+    work: impl AsyncFn(&str) -> Result<()>,
+) -> Result<i32> {
     let mut code = 0;
     for reference in references {
         if let Err(error) = work(reference).await {
             if error.is::<output::Closed>() {
                 return Err(error);
             }
-            exit::report(&error, app.json);
+            exit::report(&error, app.json());
             code = exit::FAILED;
         }
     }

@@ -14,17 +14,32 @@ use toml::{Table, Value};
 
 mod agents;
 mod native;
+mod server;
 mod suggest;
 mod sync;
 #[cfg(test)]
 mod tests;
 
 pub use agents::{AgentSettings, templates};
+pub use server::ServerSettings;
 pub use sync::SyncSettings;
 
 const FILE: &str = "seawall.toml";
-const TOP_KEYS: [&str; 10] =
-    ["data", "provider", "exec", "stop", "native", "database", "sync", "models", "agents", "programs"];
+const TOP_KEYS: [&str; 13] = [
+    "data",
+    "provider",
+    "exec",
+    "stop",
+    "native",
+    "database",
+    "sync",
+    "models",
+    "agents",
+    "programs",
+    "server",
+    "sandboxes",
+    "conversations",
+];
 const DATABASE_KEYS: [&str; 1] = ["url"];
 const DATABASE_VAR: &str = "SEAWALL_DATABASE_URL";
 const NATIVE_KEYS: [&str; 5] = ["cpus", "memory_mb", "max_processes", "open_files", "mounts"];
@@ -46,6 +61,7 @@ pub struct Settings {
     pub database: Option<String>,
     pub sync: SyncSettings,
     pub agents: AgentSettings,
+    pub server: ServerSettings,
     /// The file that was read.
     pub file: Option<PathBuf>,
 }
@@ -62,6 +78,7 @@ impl Default for Settings {
             database: None,
             sync: SyncSettings::default(),
             agents: AgentSettings::default(),
+            server: ServerSettings::default(),
             file: None,
         }
     }
@@ -183,6 +200,7 @@ impl Layers {
         }
         self.sync_file(&shown, &table)?;
         self.agents_file(file, &shown, &table)?;
+        self.server_file(file, &shown, &table)?;
         self.settings.file = Some(around.current_dir.join(file));
         let database = section(&shown, &table, "database", &DATABASE_KEYS)?;
         if let Some(value) = database.and_then(|section| section.get("url")) {
@@ -206,6 +224,7 @@ impl Layers {
         };
         self.sync_environment(around);
         self.agents_environment(around);
+        self.server_environment(around)?;
         self.timeout(TIMEOUT_VAR, number(TIMEOUT_VAR));
         self.limit(LIMIT_VAR, number(LIMIT_VAR));
         self.grace(GRACE_VAR, number(GRACE_VAR));

@@ -36,6 +36,9 @@ pub fn kind_of(error: &anyhow::Error) -> Option<ErrorKind> {
         if let Some(error) = cause.downcast_ref::<seawall_sync::Error>() {
             return Some(error.kind());
         }
+        if let Some(error) = cause.downcast_ref::<seawall_client::Error>() {
+            return Some(error.kind());
+        }
         cause.downcast_ref::<seawall_wire::Error>().map(seawall_wire::Error::kind)
     })
 }

@@ -1,10 +1,38 @@
 //! From what a user wrote to the sandbox or the process that was meant.
 
-use crate::app::App;
+use crate::{app::App, config::Settings};
 use anyhow::{Result, anyhow};
+use async_trait::async_trait;
 use seawall_api::{ErrorKind, exec::ProcessInfo, sandbox::SandboxInfo};
 use seawall_core::Error;
 use seawall_wire::Guest;
+
+/// Where sandboxes are: in the data folder of this machine, or behind a server.
+#[async_trait(?Send)]
+pub trait Place {
+    /// Programs read the output.
+    fn json(&self) -> bool;
+
+    fn settings(&self) -> &Settings;
+
+    /// See [`guest`].
+    async fn guest(&self, reference: &str) -> Result<(SandboxInfo, Guest)>;
+}
+
+#[async_trait(?Send)]
+impl Place for App {
+    fn json(&self) -> bool {
+        self.json
+    }
+
+    fn settings(&self) -> &Settings {
+        &self.settings
+    }
+
+    async fn guest(&self, reference: &str) -> Result<(SandboxInfo, Guest)> {
+        local_guest(self, reference).await
+    }
+}
 
 /// By id, unique beginning of an id, or name.
 pub async fn sandbox(app: &App, reference: &str) -> Result<SandboxInfo> {
@@ -17,8 +45,12 @@ pub async fn sandbox(app: &App, reference: &str) -> Result<SandboxInfo> {
     })
 }
 
-/// The guest of a sandbox that runs.
-pub async fn guest(app: &App, reference: &str) -> Result<(SandboxInfo, Guest)> {
+/// The guest of a sandbox that runs. A server starts one that does not.
+pub async fn guest(place: &dyn Place, reference: &str) -> Result<(SandboxInfo, Guest)> {
+    place.guest(reference).await
+}
+
+async fn local_guest(app: &App, reference: &str) -> Result<(SandboxInfo, Guest)> {
     let info = sandbox(app, reference).await?;
     let guest = app.sandboxes.guest(info.id).await.map_err(|error| match error.kind() {
         ErrorKind::Stopped => {

@@ -13,6 +13,7 @@ mod input;
 mod lookup;
 mod memory;
 mod output;
+mod remote;
 mod signals;
 mod terminal;
 mod turns;
@@ -20,14 +21,21 @@ mod workspaces;
 
 use args::Cli;
 use clap::Parser;
+use seawall_server::Telemetry;
 use std::io::IsTerminal;
 use std::{process::ExitCode, time::Duration};
-use tracing_subscriber::EnvFilter;
+use tracing_subscriber::{EnvFilter, fmt, layer::SubscriberExt, util::SubscriberInitExt};
 
 fn main() -> ExitCode {
     let cli = Cli::parse();
-    start_log();
     let (json, attached) = (cli.json, cli.command.is_attached());
+    let _telemetry = match start_log(&cli) {
+        Ok(telemetry) => telemetry,
+        Err(error) => {
+            exit::report(&error, json);
+            return ExitCode::from(exit::FAILED as u8);
+        }
+    };
     let code = match run(cli) {
         Ok(code) => code,
         Err(error) => {
@@ -40,21 +48,38 @@ fn main() -> ExitCode {
 }
 
 fn run(cli: Cli) -> anyhow::Result<i32> {
-    // One thread: a command waits much and computes little, and threads would wake each other for each word.
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    let runtime = match cli.command.is_service() {
+        true => tokio::runtime::Builder::new_multi_thread().enable_all().build()?,
+        // One thread: a command waits much and computes little, and threads would wake each other for each word.
+        false => tokio::runtime::Builder::new_current_thread().enable_all().build()?,
+    };
     let result = runtime.block_on(commands::dispatch(cli));
     // Cut-off work drops what it holds, e.g. half-written files; a stalled stdout gets no longer.
     runtime.shutdown_timeout(Duration::from_secs(1));
     result
 }
 
-fn start_log() {
-    let filter = EnvFilter::try_from_env("SEAWALL_LOG").unwrap_or_else(|_| EnvFilter::new("warn"));
-    tracing_subscriber::fmt()
-        .with_env_filter(filter)
-        .with_writer(std::io::stderr)
-        .with_ansi(std::io::stderr().is_terminal())
-        .with_target(false)
-        .without_time()
-        .init();
+/// Words on stderr; of a service with times, as lines of JSON where `SEAWALL_LOG_FORMAT=json` says so, and traces to a
+/// collector where one is named.
+fn start_log(cli: &Cli) -> anyhow::Result<Option<Telemetry>> {
+    let service = cli.command.is_service();
+    let default = if service { "info" } else { "warn" };
+    let filter = EnvFilter::try_from_env("SEAWALL_LOG").unwrap_or_else(|_| EnvFilter::new(default));
+    let (stderr, ansi) = (std::io::stderr, std::io::stderr().is_terminal());
+    if !service {
+        let text = fmt::layer().with_writer(stderr).with_ansi(ansi).with_target(false).without_time();
+        tracing_subscriber::registry().with(filter).with(text).init();
+        return Ok(None);
+    }
+    let flags = config::Flags { data: cli.data.clone(), config: cli.config.clone() };
+    // What is wrong with the settings is told when they are used.
+    let otlp = config::load(&flags).ok().and_then(|settings| settings.server.otlp);
+    let telemetry = otlp.map(|endpoint| Telemetry::new(&endpoint)).transpose()?;
+    let json = std::env::var("SEAWALL_LOG_FORMAT").is_ok_and(|format| format == "json");
+    let layers = tracing_subscriber::registry().with(filter).with(telemetry.as_ref().map(Telemetry::layer));
+    match json {
+        true => layers.with(fmt::layer().json().flatten_event(true).with_writer(stderr)).init(),
+        false => layers.with(fmt::layer().with_writer(stderr).with_ansi(ansi).with_target(false)).init(),
+    }
+    Ok(telemetry)
 }

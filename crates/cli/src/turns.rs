@@ -6,7 +6,7 @@ use async_trait::async_trait;
 use jiff::Timestamp;
 use seawall_api::{AccountId, ErrorKind, TurnId, account::Account};
 use seawall_core::{
-    Turns,
+    Services, Turns,
     delivery::Courier,
     hooks::Hooks,
     ports::{Clock as _, SystemClock},
@@ -47,6 +47,11 @@ impl Buckets for Opened {
 }
 
 pub async fn open(app: &App) -> Result<Turns> {
+    Ok(services(app).await?.turns)
+}
+
+/// Everything, as a server has it.
+pub async fn services(app: &App) -> Result<Services> {
     let settings = &app.settings;
     let clock = Arc::new(SystemClock);
     let buckets = Opened { default: settings.sync.bucket(&settings.data), own: OnceCell::new() };
@@ -59,25 +64,41 @@ pub async fn open(app: &App) -> Result<Turns> {
     .with_turnstile(Arc::new(LeaseTurnstile::new(app.stores.leases.clone())))
     .with_memory(Arc::new(FileMemory::new(&settings.data)));
     let (stores, sandboxes) = (app.stores.clone(), app.sandboxes.clone());
-    let hooks = Hooks::new(stores.hook_runs.clone(), stores.outbox.clone(), sandboxes.clone(), clock.clone());
+    let hooks = Hooks::new(stores.hook_runs.clone(), stores.outbox.clone(), sandboxes.clone(), clock.clone())
+        .with_metadata(stores.sandboxes.clone());
+    let templates = Arc::new(templates(&settings.agents, &settings.data)?);
     let service =
-        SandboxService::new(sandboxes, maker, hooks.clone(), stores.sandboxes.clone(), clock.clone());
-    let courier = Courier::new(stores.outbox.clone(), stores.messages.clone());
+        SandboxService::new(sandboxes, maker, hooks.clone(), stores.sandboxes.clone(), clock.clone())
+            .with_templates(templates.clone(), stores.conversations.clone())
+            .with_timeouts(settings.server.timeouts);
     let gateway = HttpGateway::new(settings.agents.models.clone()).context("cannot speak to models")?;
-    Ok(Turns::new(TurnParts {
-        service,
+    let turns = Turns::new(TurnParts {
+        service: service.clone(),
         hooks,
-        templates: Arc::new(templates(&settings.agents, &settings.data)?),
+        templates,
         agents: settings.agents.agents.clone(),
         gateway: Some(Arc::new(gateway)),
-        courier: courier.with_webhooks(Arc::new(HttpWebhooks::new()?)),
+        courier: courier(app)?,
         claims: app.claims.clone(),
-        clock,
+        clock: clock.clone(),
         node: app.node.clone(),
         booted_at: booted_at(),
         secrets: Arc::new(|name| std::env::var(name).ok().filter(|value| !value.is_empty())),
+        stores: stores.clone(),
+    });
+    Ok(Services {
+        sandboxes: service,
+        turns,
         stores,
-    }))
+        keys: app.keys()?,
+        clock,
+        delete_terminates_sandbox: settings.server.delete_terminates_sandbox,
+    })
+}
+
+pub fn courier(app: &App) -> Result<Courier> {
+    let courier = Courier::new(app.stores.outbox.clone(), app.stores.messages.clone());
+    Ok(courier.with_webhooks(Arc::new(HttpWebhooks::new()?)))
 }
 
 /// When this machine was started.

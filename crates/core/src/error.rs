@@ -10,6 +10,8 @@ pub type Result<T, E = Error> = std::result::Result<T, E>;
 #[error("{message}")]
 pub struct Error {
     kind: ErrorKind,
+    /// Says more than the kind, where there is more to say.
+    code: Option<&'static str>,
     message: String,
     #[source]
     source: Option<Box<dyn StdError + Send + Sync>>,
@@ -17,11 +19,17 @@ pub struct Error {
 
 impl Error {
     pub fn new(kind: ErrorKind, message: impl Into<String>) -> Self {
-        Error { kind, message: message.into(), source: None }
+        Error { kind, code: None, message: message.into(), source: None }
     }
 
     pub fn with_source(mut self, source: impl Into<Box<dyn StdError + Send + Sync>>) -> Self {
         self.source = Some(source.into());
+        self
+    }
+
+    /// A stable word for programs, finer than the kind (V5).
+    pub fn with_code(mut self, code: &'static str) -> Self {
+        self.code = Some(code);
         self
     }
 
@@ -47,6 +55,11 @@ impl Error {
 
     pub fn kind(&self) -> ErrorKind {
         self.kind
+    }
+
+    /// The code; else the kind's name.
+    pub fn code(&self) -> &'static str {
+        self.code.unwrap_or(self.kind.as_str())
     }
 
     /// Whether the same call may succeed later.

@@ -9,7 +9,7 @@ use crate::{
     exec::ExecRequest,
     ports::{
         Clock,
-        store::{HookOutcome, HookRun, HookRuns, Outbox, Task},
+        store::{HookOutcome, HookRun, HookRuns, Outbox, SandboxRows, Task},
     },
     templates::{HookPart, Template, When},
 };
@@ -18,9 +18,10 @@ use futures::future::BoxFuture;
 use seawall_api::{
     AccountId, ConversationId, ErrorKind, HookRunId, SandboxId, TurnId,
     conversation::{Message, TurnState, Usage},
+    files::FileRef,
     sandbox::EndReason,
 };
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 use std::{fmt, sync::Arc, time::Duration};
 use tokio::time::{Instant, timeout};
 
@@ -98,10 +99,17 @@ pub trait Hook: Send + Sync {
     }
 
     async fn run(&self, context: &HookContext, moment: &Moment) -> Result<()>;
+
+    /// V6: what it puts into the sandbox's metadata after it ran; null takes a key away.
+    fn metadata(&self, _context: &HookContext, _moment: &Moment) -> Map<String, Value> {
+        Map::new()
+    }
 }
 
 /// How long a default may take: restoring a large workspace takes its time.
 const DEFAULT_TIMEOUT: Duration = Duration::from_secs(1800);
+/// Of metadata that a command writes.
+const MAX_NOTES: u64 = 64 << 10;
 /// Of a command's output in an error.
 const MAX_SAID: usize = 500;
 
@@ -113,6 +121,8 @@ pub struct Hooks {
     sandboxes: Sandboxes,
     clock: Arc<dyn Clock>,
     own: Vec<Arc<dyn Hook>>,
+    /// V6: where metadata is. None: hooks change none.
+    rows: Option<Arc<dyn SandboxRows>>,
 }
 
 impl fmt::Debug for Hooks {
@@ -128,12 +138,18 @@ impl Hooks {
         sandboxes: Sandboxes,
         clock: Arc<dyn Clock>,
     ) -> Hooks {
-        Hooks { runs, outbox, sandboxes, clock, own: Vec::new() }
+        Hooks { runs, outbox, sandboxes, clock, own: Vec::new(), rows: None }
     }
 
     /// Adds one that runs after the default, for every template.
     pub fn with(mut self, hook: Arc<dyn Hook>) -> Hooks {
         self.own.push(hook);
+        self
+    }
+
+    /// V6: hooks may change the metadata of their sandbox.
+    pub fn with_metadata(mut self, rows: Arc<dyn SandboxRows>) -> Hooks {
+        self.rows = Some(rows);
         self
     }
 
@@ -154,7 +170,10 @@ impl Hooks {
             self.one(context, kind, "default", kind.is_critical(), DEFAULT_TIMEOUT, default).await?;
         }
         for hook in self.own.iter().filter(|hook| hook.kind() == kind) {
-            let work = hook.run(context, moment);
+            let work = async {
+                hook.run(context, moment).await?;
+                self.merge(context, hook.metadata(context, moment)).await
+            };
             self.one(context, kind, hook.name(), hook.is_critical(), hook.timeout(), work).await?;
         }
         for part in parts.iter().filter(|part| part.when != When::Before) {
@@ -241,17 +260,42 @@ impl Hooks {
     ) -> Result<()> {
         let mut request = ExecRequest::new(["/bin/sh", "-c", run]);
         request.start.env = environment(context, moment);
+        let notes = format!("/tmp/.seawall-metadata-{}", HookRunId::generate());
+        request.start.env.push(("SEAWALL_METADATA".to_owned(), notes.clone()));
         request.start.timeout_ms = Some(u64::try_from(limit.as_millis()).unwrap_or(u64::MAX));
         request.max_output = 64 << 10;
         let output = self.sandboxes.exec(context.sandbox, request).await?;
         match output.status.success() {
-            true => Ok(()),
+            true => self.merge(context, self.noted(context, &notes).await?).await,
             false => {
                 let said = String::from_utf8_lossy(&output.stderr);
                 let said: String = said.trim().chars().take(MAX_SAID).collect();
                 Err(Error::new(ErrorKind::ExecFailed, format!("the command {}: {said}", output.status)))
             }
         }
+    }
+
+    /// V6: what a command wrote into the file that `SEAWALL_METADATA` names.
+    async fn noted(&self, context: &HookContext, file: &str) -> Result<Map<String, Value>> {
+        let guest = self.sandboxes.guest(context.sandbox).await?;
+        let bytes = match guest.read_all(FileRef::new(file), MAX_NOTES).await {
+            Ok(bytes) => bytes,
+            Err(error) if error.kind() == ErrorKind::NotFound => return Ok(Map::new()),
+            Err(error) => return Err(error.into()),
+        };
+        // It has been read; where it stays it hurts nobody.
+        let _ = guest.remove(FileRef::new(file), false).await;
+        serde_json::from_slice(&bytes).map_err(|error| {
+            Error::invalid("what the hook wrote into $SEAWALL_METADATA is no JSON object").with_source(error)
+        })
+    }
+
+    async fn merge(&self, context: &HookContext, changes: Map<String, Value>) -> Result<()> {
+        let Some(rows) = self.rows.as_ref().filter(|_| !changes.is_empty()) else { return Ok(()) };
+        if let Some(key) = changes.keys().find(|key| is_own_key(key)) {
+            return Err(Error::invalid(format!("`{key}` is the service's own; choose another key")));
+        }
+        rows.merge_metadata(context.account, context.sandbox, &changes).await.map(drop)
     }
 
     /// By the outbox: it arrives, however often it has to be tried.
@@ -272,6 +316,11 @@ impl Hooks {
         };
         self.outbox.add(&task, now).await.map(drop)
     }
+}
+
+/// Keys of metadata that only the service sets.
+pub(crate) fn is_own_key(key: &str) -> bool {
+    matches!(key, "ready" | "last_synced_at") || key.starts_with("total_")
 }
 
 /// What a command gets beyond its own timeout before it counts as stuck.

@@ -38,7 +38,7 @@ pub fn answer(state: SandboxState, ask: Ask) -> Answer {
         (Ask::Start, S::Lost | S::Failed) => Answer::Remake,
         (Ask::Start, S::Creating) => Answer::Refuse("it is still being made; try again in a moment"),
         (Ask::Start, S::Stopping) => Answer::Refuse("it is being stopped or removed; try again in a moment"),
-        (Ask::Start, S::Terminated) => Answer::Refuse("it was removed; create a new one"),
+        (Ask::Start, S::Terminated) => Answer::Refuse("it was ended for good; make a new one"),
         (Ask::Stop, S::Running | S::Paused | S::Stopping | S::Creating) => Answer::Go,
         (Ask::Stop, _) => Answer::Nothing,
         (Ask::Use, S::Running) => Answer::Nothing,
@@ -46,7 +46,7 @@ pub fn answer(state: SandboxState, ask: Ask) -> Answer {
             Answer::Refuse("it does not run; start it with `seawall start`")
         }
         (Ask::Use, S::Creating | S::Stopping) => Answer::Refuse("it is not ready; try again in a moment"),
-        (Ask::Use, S::Terminated) => Answer::Refuse("it was removed; create a new one"),
+        (Ask::Use, S::Terminated) => Answer::Refuse("it was ended for good; make a new one"),
     }
 }
 
@@ -70,7 +70,12 @@ pub fn reconcile(
         (BoxState::Paused, _) => (S::Paused, None),
         (BoxState::Created, _) => (S::Created, None),
         (BoxState::Stopped, _) => {
-            (S::Stopped, found.reason.clone().or_else(|| reason.cloned()).or(Some(EndReason::Stopped)))
+            // A provider knows that it was stopped; why, whoever did it knows better.
+            let known = reason.filter(|reason| {
+                recorded == S::Stopped && matches!(reason, EndReason::Idle | EndReason::MaxLifetime)
+            });
+            let told = found.reason.clone().filter(|told| known.is_none() || *told != EndReason::Stopped);
+            (S::Stopped, told.or_else(|| reason.cloned()).or(Some(EndReason::Stopped)))
         }
     }
 }

@@ -3,6 +3,7 @@
 //! Invariant: intent first. A record exists before its box is made and until its box is gone, so a crash
 //! at any point leaves something to clean up, never a box that nobody knows.
 
+mod attend;
 mod check;
 mod make;
 mod sweep;
@@ -189,6 +190,7 @@ impl Sandboxes {
         }
         let found = provider.start(id).await?;
         reached("the box runs");
+        self.set_deadlines(&record).await;
         record.state = SandboxState::Running;
         record.reason = None;
         record.started_at = Some(self.inner.clock.now());
@@ -199,6 +201,16 @@ impl Sandboxes {
 
     /// Ends every process in it, politely and after `grace` by force.
     pub async fn stop(&self, id: SandboxId, grace: Duration) -> Result<SandboxInfo> {
+        self.stop_because(id, grace, EndReason::Stopped).await
+    }
+
+    /// As [`Sandboxes::stop`], with the reason that it will have.
+    pub async fn stop_because(
+        &self,
+        id: SandboxId,
+        grace: Duration,
+        reason: EndReason,
+    ) -> Result<SandboxInfo> {
         let mut record = self.record(id).await?;
         unsynced::check(&record)?;
         let provider = self.inner.providers.get(&record.provider)?;
@@ -210,20 +222,27 @@ impl Sandboxes {
         self.forget_guest(id).await;
         provider.stop(id, grace).await?;
         record.state = SandboxState::Stopped;
-        record.reason = Some(EndReason::Stopped);
+        tracing::info!(sandbox = %id, %reason, "sandbox stopped");
+        record.reason = Some(reason);
         self.note(&record).await;
-        tracing::info!(sandbox = %id, "sandbox stopped");
         let found = self.find_box(&record).await?;
         Ok(info(&record, found.as_ref()))
     }
 
-    /// Works from every state.
+    /// Works from every state. The record of one that has a template stays, as terminated: its conversation can
+    /// have it made again. Of others nothing stays.
     pub async fn remove(&self, id: SandboxId, volumes: Volumes) -> Result<()> {
         let _claim = self.inner.records.claim(id).await?;
-        self.remove_claimed(id, volumes).await
+        self.remove_claimed(id, volumes, Left::ByTemplate).await
     }
 
-    async fn remove_claimed(&self, id: SandboxId, volumes: Volumes) -> Result<()> {
+    /// As [`Sandboxes::remove`], of what could not be made as it should be.
+    pub(crate) async fn unmake(&self, id: SandboxId, volumes: Volumes, left: Left) -> Result<()> {
+        let _claim = self.inner.records.claim(id).await?;
+        self.remove_claimed(id, volumes, left).await
+    }
+
+    async fn remove_claimed(&self, id: SandboxId, volumes: Volumes, left: Left) -> Result<()> {
         let mut record = self.record(id).await?;
         unsynced::check(&record)?;
         let provider = self.inner.providers.get(&record.provider)?;
@@ -245,10 +264,26 @@ impl Sandboxes {
         reached("the removal is recorded");
         provider.remove(id, volumes).await?;
         reached("the box is removed");
-        self.inner.records.remove(id).await?;
+        self.leave(record, left).await?;
         reached("the record is removed");
         tracing::info!(sandbox = %id, ?volumes, "sandbox removed");
         Ok(())
+    }
+
+    /// What stays of a sandbox whose box is gone.
+    async fn leave(&self, mut record: Record, left: Left) -> Result<()> {
+        record.removing = None;
+        (record.state, record.reason) = match left {
+            Left::ByTemplate if record.template.is_some() => {
+                (SandboxState::Terminated, Some(EndReason::Terminated))
+            }
+            Left::Failed => (SandboxState::Failed, Some(EndReason::Failed("cold_start".to_owned()))),
+            Left::Nothing | Left::ByTemplate => return self.inner.records.remove(record.id).await,
+        };
+        match self.inner.records.update(&record).await {
+            Err(error) if error.kind() == ErrorKind::NotFound => Ok(()),
+            other => other,
+        }
     }
 
     /// Removes whatever there is under an id, also where its record or its box is damaged.
@@ -266,7 +301,7 @@ impl Sandboxes {
     /// As [`Sandboxes::note`]; but what somebody removed meanwhile must not run on.
     async fn note_started(&self, provider: &Arc<dyn Provider>, record: &Record) -> Result<()> {
         match self.inner.records.get(record.id).await {
-            Ok(None) => {
+            Ok(now) if now.as_ref().is_none_or(|now| now.state == SandboxState::Terminated) => {
                 provider.remove(record.id, Volumes::Keep).await?;
                 Err(Error::not_found(format!("sandbox {} was removed while it was started", record.id)))
             }
@@ -362,6 +397,16 @@ impl Sandboxes {
     }
 }
 
+/// What is left of a sandbox that is removed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Left {
+    Nothing,
+    /// The record, where it has a template, as of one that was ended.
+    ByTemplate,
+    /// The record, as of one that failed and can be made again.
+    Failed,
+}
+
 fn info(record: &Record, found: Option<&BoxInfo>) -> SandboxInfo {
     let (state, reason) = lifecycle::reconcile(record.state, record.reason.as_ref(), found);
     SandboxInfo { state, reason, ..as_recorded(record) }
@@ -383,7 +428,7 @@ fn as_recorded(record: &Record) -> SandboxInfo {
 fn refused(id: SandboxId, state: SandboxState, why: &str) -> Error {
     let kind = match state {
         SandboxState::Creating | SandboxState::Stopping => ErrorKind::Unavailable,
-        SandboxState::Terminated => ErrorKind::NotFound,
+        SandboxState::Terminated => ErrorKind::Gone,
         _ => ErrorKind::Stopped,
     };
     Error::new(kind, format!("sandbox {id} is {state}: {why}"))

@@ -3,18 +3,29 @@
 //! [`SandboxService::ensure`] is what every operation begins with: what runs is left alone, what is gone is made again
 //! with its workspace. A cold start that fails leaves nothing behind.
 
+mod files;
+mod manage;
+mod owned;
+mod versions;
+
+pub use files::{ListFiles, ReadAsk, Source};
+pub use manage::EndSandbox;
+
 use crate::{
     Error, Result, Sandboxes,
     hooks::{HookContext, Hooks, Moment},
-    ports::{Clock, Volumes, store::SandboxRows},
-    sandboxes::NewSandbox,
-    templates::{PROGRAM_DIR, Template},
+    ports::{
+        Clock, Volumes,
+        store::{Conversations, SandboxRow, SandboxRows},
+    },
+    sandboxes::{Left, NewSandbox},
+    templates::{PROGRAM_DIR, Template, Templates},
     workspaces::{Names, Restore, Staleness, WorkspaceMaker, Workspaces, staleness},
 };
 use futures::FutureExt;
 use seawall_api::{
-    AccountId, ConversationId, ErrorKind, SandboxId, TurnId,
-    sandbox::{EndReason, SandboxSpec, SandboxState},
+    AccountId, ConversationId, SandboxId, TurnId,
+    sandbox::{SandboxSpec, SandboxState, Timeouts},
 };
 use seawall_sync::engine::{Options, Silent, SyncReport};
 use serde_json::{Map, Value, json};
@@ -75,6 +86,10 @@ pub struct SandboxService {
     pub(crate) hooks: Hooks,
     pub(crate) rows: Arc<dyn SandboxRows>,
     pub(crate) clock: Arc<dyn Clock>,
+    templates: Arc<Templates>,
+    conversations: Option<Arc<dyn Conversations>>,
+    /// T5: of what says nothing itself.
+    timeouts: Timeouts,
 }
 
 impl fmt::Debug for SandboxService {
@@ -91,7 +106,29 @@ impl SandboxService {
         rows: Arc<dyn SandboxRows>,
         clock: Arc<dyn Clock>,
     ) -> SandboxService {
-        SandboxService { sandboxes, workspaces, hooks, rows, clock }
+        let (templates, conversations, timeouts) = (Arc::default(), None, Timeouts::default());
+        SandboxService { sandboxes, workspaces, hooks, rows, clock, templates, conversations, timeouts }
+    }
+
+    /// What sandboxes may be made from, and whose they may be.
+    pub fn with_templates(
+        mut self,
+        templates: Arc<Templates>,
+        conversations: Arc<dyn Conversations>,
+    ) -> SandboxService {
+        self.templates = templates;
+        self.conversations = Some(conversations);
+        self
+    }
+
+    /// T5: when sandboxes end by themselves, unless they or their template say otherwise.
+    pub fn with_timeouts(mut self, timeouts: Timeouts) -> SandboxService {
+        self.timeouts = timeouts;
+        self
+    }
+
+    pub fn boxes(&self) -> &Sandboxes {
+        &self.sandboxes
     }
 
     /// Whether a sandbox is walled off from this machine's files.
@@ -103,9 +140,14 @@ impl SandboxService {
     /// V2: it runs when this returns, with its files, and is this account's.
     pub async fn ensure(&self, wanted: &Wanted) -> Result<Ready> {
         let id = wanted.sandbox;
-        let Some(row) = self.rows.find(id).await? else { return self.make(wanted).await };
+        let Some(row) = self.rows.find(id).await? else {
+            return self.make(wanted, None, Left::Nothing).await;
+        };
         if row.account_id != wanted.account {
             return Err(Error::not_found(format!("there is no sandbox {id}")));
+        }
+        if row.state == SandboxState::Terminated {
+            return self.make(wanted, Some(&row), Left::ByTemplate).await;
         }
         if self.lacks_program(wanted, &row.spec).await? {
             return self.replace(wanted).await;
@@ -114,7 +156,7 @@ impl SandboxService {
         let is_ready = row.template.is_none() || row.metadata.contains_key(READY);
         match self.sandboxes.get(id).await?.state {
             // Whoever made it died, or failed, before it was ready.
-            SandboxState::Running if !is_ready => self.cold_start(wanted, Volumes::Keep).await,
+            SandboxState::Running if !is_ready => self.cold_start(wanted, Volumes::Keep, Left::Failed).await,
             SandboxState::Running => self.freshen(wanted, &row.metadata).await,
             SandboxState::Stopped | SandboxState::Paused if is_ready => {
                 self.sandboxes.start(id).await?;
@@ -126,8 +168,8 @@ impl SandboxService {
             | SandboxState::Lost
             | SandboxState::Failed => {
                 self.note(wanted, READY, Value::Null).await;
-                self.sandboxes.start(id).await?;
-                self.cold_start(wanted, Volumes::Keep).await
+                self.sandboxes.start(id).await.map_err(|error| rebuilt(id, error))?;
+                self.cold_start(wanted, Volumes::Keep, Left::Failed).await
             }
             state => Err(Error::unavailable(format!(
                 "sandbox {id} is {state}: somebody is at it; try again in a moment"
@@ -135,65 +177,78 @@ impl SandboxService {
         }
     }
 
-    async fn make(&self, wanted: &Wanted) -> Result<Ready> {
+    /// `before`: what it was when it was ended. It is made again with the same configuration (V2). `left`: what stays
+    /// of it where that fails.
+    async fn make(&self, wanted: &Wanted, before: Option<&SandboxRow>, left: Left) -> Result<Ready> {
         let template = &wanted.template;
-        let provider = template.sandbox.provider.clone();
+        let provider = before.map(|row| row.provider.clone()).or_else(|| template.sandbox.provider.clone());
         let name = provider.as_deref().unwrap_or(self.sandboxes.providers().default_name()).to_owned();
         let isolates = self.sandboxes.providers().get(&name)?.capabilities().isolation;
+        let spec = match before {
+            Some(row) if !isolates || has_program(template, &row.spec) => row.spec.clone(),
+            // Where nothing is walled off, the program is where it is.
+            _ => self.spec_of(template, isolates)?,
+        };
         let new = NewSandbox {
             id: Some(wanted.sandbox),
             account: Some(wanted.account),
             template: Some(template.name.clone()),
             provider,
-            // Where nothing is walled off, the program is where it is.
-            spec: template.spec(isolates)?,
+            spec,
             ..NewSandbox::default()
         };
+        if before.is_some() {
+            self.note(wanted, READY, Value::Null).await;
+        }
         // What was there before is not ours to delete.
         let kept = self.sandboxes.providers().get(&name)?.has_volume(wanted.sandbox).await?;
-        self.sandboxes.launch(new).await?;
+        self.sandboxes.launch(new).await.map_err(|error| created(wanted.sandbox, error))?;
         let volumes = if kept { Volumes::Keep } else { Volumes::Delete };
-        self.cold_start(wanted, volumes).await
+        self.cold_start(wanted, volumes, left).await
+    }
+
+    fn spec_of(&self, template: &Template, isolates: bool) -> Result<SandboxSpec> {
+        let mut spec = template.spec(isolates)?;
+        spec.timeouts = spec.timeouts.or(self.timeouts);
+        Ok(spec)
     }
 
     /// A sandbox of another template, without the agent's program in it.
     async fn lacks_program(&self, wanted: &Wanted, spec: &SandboxSpec) -> Result<bool> {
-        let needed = wanted.template.agent.program.as_ref().map(|program| program.display().to_string());
-        let Some(needed) = needed else { return Ok(false) };
-        let there = spec.mounts.iter().any(|mount| mount.target == PROGRAM_DIR && mount.source == needed);
-        Ok(!there && self.isolates(wanted.sandbox).await?)
+        Ok(!has_program(&wanted.template, spec) && self.isolates(wanted.sandbox).await?)
     }
 
     /// The same files in a box of this template. What is not in the bucket stays in the volume.
     async fn replace(&self, wanted: &Wanted) -> Result<Ready> {
         tracing::info!(sandbox = %wanted.sandbox, template = wanted.template.name, "the sandbox is made again for another template");
         self.sandboxes.remove(wanted.sandbox, Volumes::Keep).await?;
-        self.make(wanted).await
+        let before = self.rows.find(wanted.sandbox).await?;
+        self.make(wanted, before.as_ref(), Left::Failed).await
     }
 
     /// H2: with or without a bucket. Where it fails the box goes, and the error says what to do.
-    async fn cold_start(&self, wanted: &Wanted, volumes: Volumes) -> Result<Ready> {
+    async fn cold_start(&self, wanted: &Wanted, volumes: Volumes, left: Left) -> Result<Ready> {
         let version = Arc::new(Mutex::new(None));
         let (service, what, found) = (self.clone(), wanted.clone(), version.clone());
         let restore = async move {
-            let restored = service.restore(&what).await?;
+            let restored = service.restore_files(&what).await?;
             *found.lock().unwrap_or_else(PoisonError::into_inner) = restored;
             Ok(())
         };
         let ran = self.hooks.run(&wanted.context(), &Moment::ColdStart, Some(restore.boxed())).await;
         if let Err(error) = ran {
-            self.undo(wanted.sandbox, volumes).await;
-            return Err(error);
+            self.undo(wanted.sandbox, volumes, left).await;
+            return Err(error.with_code("hook_failed"));
         }
         self.note(wanted, READY, Value::Bool(true)).await;
         let version = *version.lock().unwrap_or_else(PoisonError::into_inner);
         Ok(Ready { cold: true, version })
     }
 
-    async fn undo(&self, id: SandboxId, volumes: Volumes) {
+    async fn undo(&self, id: SandboxId, volumes: Volumes, left: Left) {
         let undone = async {
             self.sandboxes.give_up_unsynced(id).await?;
-            self.sandboxes.remove(id, volumes).await
+            self.sandboxes.unmake(id, volumes, left).await
         };
         if let Err(error) = undone.await {
             tracing::error!(sandbox = %id, error = %error.chain(), "a half-made sandbox could not be removed; the next sweep does it");
@@ -201,13 +256,33 @@ impl SandboxService {
     }
 
     /// The default of a cold start (H3).
-    async fn restore(&self, wanted: &Wanted) -> Result<Option<i64>> {
+    async fn restore_files(&self, wanted: &Wanted) -> Result<Option<i64>> {
         let sync = &wanted.template.sync;
         if !sync.init_from_bucket {
             return Ok(None);
         }
         let Some(workspaces) = self.workspaces(wanted).await? else { return Ok(None) };
-        let report = match sync.version {
+        let report = match self.pull(wanted, &workspaces).await {
+            Ok(Some(report)) => report,
+            Ok(None) => return Ok(None),
+            // H8: what is here is newer than all that a bucket could have, so work goes on with it.
+            Err(error) if error.is_retryable() && self.has_unsynced_work(wanted.sandbox).await => {
+                tracing::error!(sandbox = %wanted.sandbox, error = %error.chain(), "the bucket is away; work goes on with the files that are here");
+                return Ok(None);
+            }
+            Err(error) => return Err(error),
+        };
+        self.note_synced(wanted).await;
+        Ok(report.version.map(|version| version.timestamp))
+    }
+
+    async fn has_unsynced_work(&self, id: SandboxId) -> bool {
+        self.rows.find(id).await.is_ok_and(|row| row.is_some_and(|row| row.unsynced.is_some()))
+    }
+
+    /// The version that the template names, or the newest. None: there is none.
+    async fn pull(&self, wanted: &Wanted, workspaces: &Workspaces) -> Result<Option<SyncReport>> {
+        Ok(Some(match wanted.template.sync.version {
             Some(version) => {
                 let what = Restore { version: Some(version), ..Restore::default() };
                 workspaces.restore(wanted.sandbox, &what, Arc::new(Silent)).await?.report
@@ -215,9 +290,7 @@ impl SandboxService {
             // The first version is that of the first turn, not of an empty folder.
             None if !workspaces.has_versions(wanted.sandbox).await? => return Ok(None),
             None => workspaces.sync_files(wanted.sandbox, Options::default()).await?,
-        };
-        self.note_synced(wanted).await;
-        Ok(report.version.map(|version| version.timestamp))
+        }))
     }
 
     /// Where its files go; none: nowhere.
@@ -269,41 +342,25 @@ impl SandboxService {
             tracing::warn!(sandbox = %wanted.sandbox, key, error = %error.chain(), "it could not be noted");
         }
     }
-
-    /// V2: with a sync first, unless that is not wanted. Where the sync fails it goes on, unless forced.
-    pub async fn terminate(&self, wanted: &Wanted, sync: bool, force: bool) -> Result<()> {
-        let id = wanted.sandbox;
-        // It must be theirs.
-        self.rows.get(wanted.account, id).await?;
-        let moment = Moment::Terminate { reason: EndReason::Terminated };
-        let log = async move {
-            tracing::info!(sandbox = %id, "sandbox ends");
-            Ok(())
-        };
-        // First, so that what it writes is saved too.
-        self.hooks.run(&wanted.context(), &moment, Some(log.boxed())).await?;
-        let runs = self.sandboxes.get(id).await?.state == SandboxState::Running;
-        let mut synced = false;
-        if sync && runs {
-            match self.push(wanted).await {
-                Ok(report) => synced = report.is_some_and(|report| report.problems.is_empty()),
-                Err(error) if force => {
-                    tracing::error!(sandbox = %id, error = %error.chain(), "terminated by force, with work that no bucket has");
-                }
-                Err(error) => return Err(not_terminated(id, error)),
-            }
-        }
-        if force {
-            self.sandboxes.give_up_unsynced(id).await?;
-        }
-        // What is in the bucket need not be here; what is not, stays.
-        self.sandboxes.remove(id, if synced { Volumes::Delete } else { Volumes::Keep }).await
-    }
 }
 
-fn not_terminated(id: SandboxId, error: Error) -> Error {
-    let message =
-        format!("sandbox {id} was not terminated: its files could not be saved; use force to do without");
-    let kind = if error.is_retryable() { error.kind() } else { ErrorKind::Conflict };
-    Error::new(kind, message).with_source(error)
+fn has_program(template: &Template, spec: &SandboxSpec) -> bool {
+    let Some(needed) = &template.agent.program else { return true };
+    let needed = needed.display().to_string();
+    spec.mounts.iter().any(|mount| mount.target == PROGRAM_DIR && mount.source == needed)
+}
+
+/// V5.
+fn created(id: SandboxId, error: Error) -> Error {
+    coded("creation_failed", format!("sandbox {id} could not be made"), error)
+}
+
+fn rebuilt(id: SandboxId, error: Error) -> Error {
+    coded("reconstruction_failed", format!("sandbox {id} could not be made again"), error)
+}
+
+/// An error with more of a story, and a word for programs. A finer word that it has already stays.
+fn coded(code: &'static str, message: String, error: Error) -> Error {
+    let code = if error.code() == error.kind().as_str() { code } else { error.code() };
+    Error::new(error.kind(), message).with_code(code).with_source(error)
 }

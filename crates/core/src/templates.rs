@@ -9,7 +9,7 @@ use crate::{
     hooks::HookKind,
     workspaces::WorkspaceSettings,
 };
-use seawall_api::sandbox::{HostMount, Limits, SandboxSpec};
+use seawall_api::sandbox::{HostMount, Limits, SandboxSpec, Timeouts};
 use serde::{Deserialize, Serialize};
 use std::{
     collections::BTreeMap,
@@ -20,6 +20,8 @@ use std::{
 
 /// Where the agent's program is in a box.
 pub const PROGRAM_DIR: &str = "/opt/agent";
+/// Stands for one that is still to be named.
+const NO_REPOSITORY: &str = "https://github.com/owner/repo";
 /// C1: where nothing else is said.
 pub const DEFAULT: &str = "shell";
 
@@ -84,6 +86,8 @@ pub struct SandboxPart {
     pub env: BTreeMap<String, String>,
     pub limits: Limits,
     pub mounts: Vec<HostMount>,
+    /// T5: when it ends by itself. What is not said here is as the server has it.
+    pub timeouts: Timeouts,
 }
 
 /// S12: where the files go.
@@ -223,6 +227,7 @@ impl Template {
             user: part.user.clone(),
             limits: part.limits,
             mounts: part.mounts.clone(),
+            timeouts: part.timeouts,
             ..SandboxSpec::default()
         };
         if let Some(program) = self.program()?.filter(|_| mounts) {
@@ -272,6 +277,9 @@ impl Template {
             limits: self.sandbox.limits,
             ..SandboxSpec::default()
         })?;
+        if let Err(why) = self.check_sandbox() {
+            return wrong(why);
+        }
         self.check_git()?;
         for kind in HookKind::ALL {
             for hook in self.hooks.of(kind) {
@@ -281,6 +289,38 @@ impl Template {
             }
         }
         Ok(())
+    }
+
+    /// The built-in `github` names no repository of anybody's.
+    pub fn check_repository(&self) -> Result<()> {
+        match self.git.as_ref().is_some_and(|git| git.repo == NO_REPOSITORY) {
+            true => Err(Error::invalid(format!(
+                "the template `{}` names no repository yet: make a template of your own with `base = \"github\"` and \
+                 set `git.repo`",
+                self.name
+            ))),
+            false => Ok(()),
+        }
+    }
+
+    fn check_sandbox(&self) -> Result<(), String> {
+        let part = &self.sandbox;
+        let odd = |text: &Option<String>| {
+            text.as_ref().is_some_and(|t| t.is_empty() || t.contains(['\0', ' ', '\n']))
+        };
+        for (key, text) in [("provider", &part.provider), ("image", &part.image), ("user", &part.user)] {
+            if odd(text) {
+                return Err(format!("`sandbox.{key}` must be one word"));
+            }
+        }
+        let whole = |path: &str| path.starts_with('/') && !path.split('/').any(|name| name == "..");
+        match part.mounts.iter().find(|mount| !whole(&mount.source) || !whole(&mount.target)) {
+            Some(mount) => Err(format!(
+                "a mount of `{}` at `{}`: both must be absolute paths without `..`",
+                mount.source, mount.target
+            )),
+            None => Ok(()),
+        }
     }
 
     fn check_git(&self) -> Result<()> {
@@ -365,11 +405,7 @@ fn built_in() -> Vec<Template> {
         named("claude-code", "Claude Code; its key stays on the server", "claude-code"),
         named("codex", "Codex; its key stays on the server", "codex"),
         Template {
-            git: Some(GitPart {
-                repo: "https://github.com/owner/repo".to_owned(),
-                push: true,
-                ..GitPart::default()
-            }),
+            git: Some(GitPart { repo: NO_REPOSITORY.to_owned(), push: true, ..GitPart::default() }),
             ..named(
                 "github",
                 "a repository, cloned at the start; set `git.repo` in a template of your own",

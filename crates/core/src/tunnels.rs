@@ -45,7 +45,8 @@ impl Drop for Expose {
     }
 }
 
-pub(crate) async fn forward(guest: Guest, port: u16, bind: SocketAddr) -> Result<Forward> {
+/// A port of a guest, on the host.
+pub async fn forward(guest: Guest, port: u16, bind: SocketAddr) -> Result<Forward> {
     let listener = TcpListener::bind(bind).await.map_err(|error| {
         Error::new(ErrorKind::Conflict, format!("cannot listen on {bind}")).with_source(error)
     })?;

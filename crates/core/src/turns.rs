@@ -24,19 +24,19 @@ use crate::{
     ports::{
         Claim, Claims, Clock,
         gateway::Gateway,
-        store::{BeginTurn, NewConversation, Stores},
+        store::{BeginTurn, NewConversation, Page, Stores},
     },
-    service::SandboxService,
+    service::{EndSandbox, SandboxService},
     templates::{DEFAULT, Template, Templates},
 };
 use jiff::Timestamp;
 use seawall_api::{
     AccountId, ConversationId, ErrorKind, MessageId, SandboxId, TurnId,
-    conversation::{Conversation, Message, Role, Turn},
+    conversation::{Conversation, Message, Role, Turn, TurnState},
     event::Event,
 };
 use std::{
-    collections::{BTreeMap, HashMap},
+    collections::{BTreeMap, HashMap, HashSet},
     fmt,
     sync::{
         Arc, Mutex, PoisonError,
@@ -48,6 +48,7 @@ use tokio::{
     sync::watch,
     time::{Instant, sleep},
 };
+use tracing::Instrument as _;
 
 /// A prompt that is longer is a file.
 const MAX_PROMPT: usize = 1 << 20;
@@ -193,12 +194,16 @@ impl Turns {
         let turns = self.clone();
         // Known before the task runs: whoever follows it now waits for it and not for the clock.
         turns.live(turn.id);
-        tokio::spawn(async move {
+        // Below whoever asked, so that all of a turn is one trace.
+        let span =
+            tracing::info_span!("turn", %account, turn = %turn.id, conversation = %turn.conversation_id);
+        let running = async move {
             let id = turn.id;
             if let Err(error) = turns.run(account, turn).await {
                 tracing::error!(turn = %id, error = %error.chain(), "a turn could not be run to its end here");
             }
-        });
+        };
+        tokio::spawn(running.instrument(span));
     }
 
     /// M2: the prompt is stored when this returns, and the agent has not seen it.
@@ -321,6 +326,7 @@ impl Turns {
     /// What can be known to be missing before anything is stored.
     fn check_template(&self, template: &Template) -> Result<()> {
         template.program()?;
+        template.check_repository()?;
         let Some(api) = template.driver()?.api() else { return Ok(()) };
         match &self.inner.gateway {
             Some(gateway) => gateway.check(api),
@@ -340,10 +346,11 @@ impl Turns {
             (Choice::Auto, Some(linked)) => linked,
             (Choice::Auto, None) => SandboxId::generate(),
             (Choice::This(id), Some(linked)) if id != linked => {
-                return Err(Error::conflict(format!(
+                let message = format!(
                     "{MISMATCH}: conversation {} is linked to sandbox {linked}; ask for that, or relink",
                     conversation.id
-                )));
+                );
+                return Err(Error::conflict(message).with_code(MISMATCH));
             }
             (Choice::This(id) | Choice::Relink(id), _) => id,
         };
@@ -365,6 +372,52 @@ impl Turns {
             }
             None => false,
         }
+    }
+
+    /// As [`Turns::cancel`], wherever it runs: whoever has it hears of it. False where it is over.
+    pub async fn cancel_turn(&self, account: AccountId, turn: TurnId) -> Result<bool> {
+        let store = &self.inner.stores.turns;
+        let asked = store.request_cancel(account, turn, self.inner.clock.now()).await?;
+        if asked {
+            tracing::info!(%account, %turn, "the end of a turn is asked for");
+            self.cancel(turn);
+        }
+        Ok(asked)
+    }
+
+    /// C5: with all that was said. `terminate`: its sandbox too, saved first.
+    pub async fn delete_conversation(
+        &self,
+        account: AccountId,
+        id: ConversationId,
+        terminate: bool,
+    ) -> Result<()> {
+        let conversation = self.inner.stores.conversations.get(account, id).await?;
+        if let (true, Some(sandbox)) = (terminate, conversation.sandbox_id) {
+            self.refuse_while_running(account, id).await?;
+            let how = EndSandbox { sync: true, force: false, volumes: None };
+            match self.inner.service.end(account, sandbox, &how).await {
+                Err(error) if error.kind() != ErrorKind::NotFound => return Err(error),
+                _ => {}
+            }
+        }
+        self.inner.stores.conversations.delete(account, id).await?;
+        tracing::info!(%account, conversation = %id, terminate, "conversation deleted");
+        Ok(())
+    }
+
+    async fn refuse_while_running(&self, account: AccountId, id: ConversationId) -> Result<()> {
+        let last = self.inner.stores.turns.list(account, id, &Page::first(1)).await?;
+        match last.items.first().is_some_and(|turn| turn.state == TurnState::Running) {
+            true => Err(Error::conflict("a turn of this conversation runs: wait for it, or cancel it")),
+            false => Ok(()),
+        }
+    }
+
+    /// The sandboxes in which turns run.
+    pub async fn busy_sandboxes(&self) -> Result<HashSet<SandboxId>> {
+        let running = self.inner.stores.turns.running(1000).await?;
+        Ok(running.into_iter().filter_map(|(_, turn)| turn.sandbox_id).collect())
     }
 
     /// Turns whose process is gone are taken up again. How many.
@@ -450,7 +503,7 @@ pub(crate) fn encoded(event: &Event) -> Result<bytes::Bytes> {
 const MISMATCH: &str = "sandbox_mismatch";
 
 fn is_final(error: &Error) -> bool {
-    error.to_string().starts_with(MISMATCH)
+    error.code() == MISMATCH
 }
 
 fn is_before(end: Option<Instant>) -> bool {

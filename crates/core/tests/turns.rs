@@ -14,12 +14,18 @@ mod conversations;
 mod fakes;
 #[path = "turns/faults.rs"]
 mod faults;
+#[path = "turns/files.rs"]
+mod files;
 #[path = "turns/follow.rs"]
 mod follow;
 #[path = "turns/hooks.rs"]
 mod hooks;
+#[path = "turns/manage.rs"]
+mod manage;
 #[path = "turns/messages.rs"]
 mod messages;
+#[path = "turns/reaper.rs"]
+mod reaper;
 #[path = "turns/recovery.rs"]
 mod recovery;
 #[path = "turns/service.rs"]

@@ -19,7 +19,7 @@ pub fn launcher() -> io::Result<()> {
 
 /// The whole life of a box. The number is what its process ends with.
 fn live(inside: Inside) -> i32 {
-    let Inside { sandbox, user, env, listener, reply, users: has_users, counters, disk } = inside;
+    let Inside { sandbox, user, env, listener, reply, users: has_users, counters, disk, ended } = inside;
     let Ok(sandbox) = sandbox.parse() else {
         return say(reply, "error the sandbox has no id\n", 1);
     };
@@ -38,7 +38,7 @@ fn live(inside: Inside) -> i32 {
     }
     // The socket takes connections already, and what is left to do depends on nobody else.
     say(reply, "ready\n", 0);
-    let given = init::Given { listener: Some(listener), counters, disk_limit: disk, boxed: true };
+    let given = init::Given { listener: Some(listener), counters, disk_limit: disk, boxed: true, ended };
     let config = Config { user: Some(name), ..Config::new(sandbox) };
     match init::run(config, given, Box::new(|| Ok(()))) {
         Ok(()) => 0,

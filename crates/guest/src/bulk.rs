@@ -24,7 +24,7 @@ use std::{
     os::unix::net::UnixStream as StdStream,
     rc::Rc,
     sync::Arc,
-    time::{Duration, Instant},
+    time::Duration,
 };
 use tokio::{net::UnixStream, sync::oneshot};
 
@@ -32,7 +32,6 @@ use tokio::{net::UnixStream, sync::oneshot};
 const PATIENCE: Duration = Duration::from_secs(120);
 
 pub async fn serve(guest: Rc<Guest>, stream: UnixStream) -> Result<()> {
-    guest.last_used.set(Instant::now());
     let mut stream = stream.into_std()?;
     stream.set_nonblocking(false)?;
     stream.set_read_timeout(Some(PATIENCE))?;

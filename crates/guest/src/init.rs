@@ -33,6 +33,8 @@ pub struct Given {
     pub disk_limit: bool,
     /// The guest is root of a box of its own, and has a command for it at once, mostly.
     pub boxed: bool,
+    /// Where the reason goes, should it end by itself.
+    pub ended: Option<OwnedFd>,
 }
 
 /// Serves until asked to end. `ready` is called when hosts can connect.
@@ -60,6 +62,7 @@ pub fn run(config: Config, given: Given, ready: Box<dyn FnOnce() -> io::Result<(
         crate::sync::ensure_state(&guest);
         spawn_local(reap()?);
         spawn_local(forward_signals(guest.clone())?);
+        spawn_local(crate::deadlines::keep(guest.clone()));
         ready()?;
         if given.boxed {
             guest.processes.expecting.set(true);
@@ -69,7 +72,7 @@ pub fn run(config: Config, given: Given, ready: Box<dyn FnOnce() -> io::Result<(
         }
         tokio::select! {
             result = server::serve(guest.clone(), listener) => result,
-            () = stop_when_asked(&guest) => Ok(()),
+            () = stop_when_asked(&guest, given.ended) => Ok(()),
         }
     })
 }
@@ -191,7 +194,7 @@ fn forward_signals(guest: Rc<Guest>) -> io::Result<impl Future<Output = ()>> {
 }
 
 /// Waits for the order, then ends everything in it.
-async fn stop_when_asked(guest: &Rc<Guest>) {
+async fn stop_when_asked(guest: &Rc<Guest>, ended: Option<OwnedFd>) {
     let grace = loop {
         guest.stop.notified().await;
         if let Some(grace) = guest.stopping.get() {
@@ -217,14 +220,17 @@ async fn stop_when_asked(guest: &Rc<Guest>) {
     end_strays(guest).await;
     // Clients that wait for an end get it before the wire goes.
     sleep_until(Instant::now() + Duration::from_millis(5)).await;
+    // One word: half of it is as good as all of it.
+    let reason = guest.deadlines.passed.get();
     if let Some(path) = &guest.config.end
-        && let Err(error) = write_end(path)
+        && let Err(error) = fs::write(path, reason.unwrap_or("stopped"))
     {
         crate::say!("{}: {error}", path.display());
     }
-}
-
-/// One word: half of it is as good as all of it.
-fn write_end(path: &std::path::Path) -> io::Result<()> {
-    fs::write(path, "stopped")
+    // Where a host asked for the end it knows why.
+    if let (Some(file), Some(reason)) = (ended, reason)
+        && let Err(error) = rustix::io::write(&file, reason.as_bytes())
+    {
+        crate::say!("why the box ends could not be noted: {error}");
+    }
 }

@@ -14,6 +14,7 @@ pub mod bulk;
 pub mod config;
 pub mod creds;
 pub mod daemon;
+pub mod deadlines;
 pub mod fault;
 pub mod files;
 pub mod init;

@@ -2,6 +2,7 @@
 
 use crate::{
     bulk,
+    deadlines::InUse,
     fault::{Outcome, invalid},
     files,
     process::{self, attach},
@@ -22,7 +23,7 @@ use seawall_wire::{
     mux::{Mux, MuxStream},
 };
 use serde::Serialize;
-use std::{io, path::Path, rc::Rc, time::Instant};
+use std::{io, path::Path, rc::Rc};
 use tokio::{
     io::{ReadHalf, WriteHalf},
     net::{UnixListener, UnixStream},
@@ -79,7 +80,10 @@ async fn connection(guest: Rc<Guest>, mut stream: UnixStream) -> Result<()> {
         process::pool::make_ready(&guest);
     }
     match hello.role {
-        Role::Bulk => bulk::serve(guest, stream).await,
+        Role::Bulk => {
+            let _in_use = InUse::new(&guest);
+            bulk::serve(guest, stream).await
+        }
         Role::Client => multiplexed(guest, stream, None).await,
         Role::Control { epoch } => multiplexed(guest, stream, Some(epoch)).await,
     }
@@ -164,9 +168,8 @@ async fn request(
             return answer(&mut writer, Err::<(), _>(Fault::new(ErrorKind::Protocol, message))).await;
         }
     };
-    if !matches!(request, Request::Ping | Request::Info) {
-        guest.last_used.set(Instant::now());
-    }
+    let looks_only = matches!(request, Request::Ping | Request::Info | Request::Attend(_));
+    let _in_use = (!looks_only).then(|| InUse::new(&guest));
     dispatch(guest, request, reader, writer, control).await
 }
 
@@ -180,6 +183,10 @@ async fn dispatch(
     match request {
         Request::Ping => pong(reader, writer).await,
         Request::Info => answer(&mut writer, Ok(info(&guest))).await,
+        Request::Attend(attend) => {
+            guest.deadlines.set(attend);
+            answer(&mut writer, Ok(info(&guest))).await
+        }
         Request::Start(start) => match process::start(&guest, &start).await {
             Err(fault) => answer(&mut writer, Err::<(), _>(fault)).await,
             Ok((process, resumed)) if start.detach => {
@@ -249,7 +256,7 @@ fn info(guest: &Guest) -> GuestInfo {
         pid: std::process::id(),
         uptime_s: guest.started.elapsed().as_secs(),
         processes_running: guest.processes.running() as u32,
-        idle_s: guest.last_used.get().elapsed().as_secs(),
+        idle_s: guest.deadlines.idle().as_secs(),
     }
 }
 

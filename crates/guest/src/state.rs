@@ -2,6 +2,7 @@
 
 use crate::{
     config::Config,
+    deadlines::Deadlines,
     process::Processes,
     users::{self, User},
 };
@@ -22,7 +23,7 @@ pub struct Guest {
     pub config: Config,
     pub boot: String,
     pub started: Instant,
-    pub last_used: Cell<Instant>,
+    pub deadlines: Deadlines,
     /// The box's `/`. File work happens on other threads, hence the `Arc`.
     pub root: Arc<OwnedFd>,
     /// How many files the guest was allowed to open before it asked for more.
@@ -69,7 +70,7 @@ impl Guest {
         Ok(Rc::new(Guest {
             boot: seawall_api::ProcessId::generate().to_string(),
             started: Instant::now(),
-            last_used: Cell::new(Instant::now()),
+            deadlines: Deadlines::default(),
             root: Arc::new(root),
             open_files,
             own: users::own(),

@@ -115,7 +115,6 @@ pub async fn serve(guest: &Guest, wait_ms: u64, mut reader: Reader, mut writer: 
     let _session = Session { syncs: &guest.sync, number, _lock: lock };
     writer.message(Kind::Reply, &SyncOpened { session: number }).await?;
     while let Some(frame) = reader.next().await? {
-        guest.last_used.set(std::time::Instant::now());
         match frame.kind {
             Kind::Control => call(&disk, frame.decode()?, &mut reader, &mut writer).await?,
             other => return Err(Error::Protocol(format!("a {other:?} frame instead of a call"))),

@@ -146,6 +146,23 @@ impl BoxGroup {
         text.map_or(0, |text| counter(&text, "oom_kill"))
     }
 
+    /// Bytes of memory now, and seconds of processor time so far. None: it is not counted.
+    pub fn used(&self) -> (Option<u64>, Option<f64>) {
+        let read = |controller: Controller, file: &str| {
+            let (_, folder) = self.folders.iter().find(|(found, _)| *found == controller)?;
+            fs::read_to_string(folder.join(file)).ok()
+        };
+        let number = |text: String| text.trim().parse::<u64>().ok();
+        if self.v2 {
+            let micros = read(Controller::Cpu, "cpu.stat").map(|text| counter(&text, "usage_usec"));
+            let memory = read(Controller::Memory, "memory.current").and_then(number);
+            return (memory, micros.map(|micros| micros as f64 / 1e6));
+        }
+        let nanos = read(Controller::Cpu, "cpuacct.usage").and_then(number);
+        let memory = read(Controller::Memory, "memory.usage_in_bytes").and_then(number);
+        (memory, nanos.map(|nanos| nanos as f64 / 1e9))
+    }
+
     /// Whether there is one, with or without processes.
     pub fn exists(&self) -> bool {
         self.each().iter().any(|folder| folder.exists())

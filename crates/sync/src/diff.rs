@@ -27,7 +27,7 @@ use crate::{
 };
 use merge::{Choice, Side};
 use seawall_api::files::FileName;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
 /// A local copy that makes room for the remote one.
@@ -38,7 +38,7 @@ pub struct Move {
 }
 
 /// What a person should hear of.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "kind", rename_all = "snake_case")]
 pub enum Note {
     /// Changed on both sides: the remote took the path, the local copy is kept under another name.

@@ -14,7 +14,7 @@ use seawall_api::{
     files::{Entry, FileName, FileRef, ListDir, Listing, MakeDir, MoveFile, SetMeta, XattrCall, XattrReply},
     frame::{Frame, Kind},
     hello::Role,
-    message::{Attach, GuestInfo, Request, Started},
+    message::{Attach, Attend, GuestInfo, Request, Started},
 };
 use serde::de::DeserializeOwned;
 use std::{fmt, sync::Arc, time::Duration};
@@ -61,6 +61,11 @@ impl Guest {
 
     pub async fn info(&self) -> Result<GuestInfo> {
         self.look(Request::Info).await
+    }
+
+    /// Says when the box ends by itself, once nobody says so any more.
+    pub async fn attend(&self, attend: Attend) -> Result<GuestInfo> {
+        self.look(Request::Attend(attend)).await
     }
 
     // Processes

@@ -12,7 +12,7 @@ use seawall_api::{
     },
     frame::{Frame, HEADER, Kind, output_header},
     hello::{Hello, Role, Welcome},
-    message::{Accepted, Attach, GuestInfo, Listening, Request, Started},
+    message::{Accepted, Attach, Attend, GuestInfo, Listening, Request, Started},
 };
 use serde::{Serialize, de::DeserializeOwned};
 use std::fmt::Debug;
@@ -217,6 +217,8 @@ fn process_requests(samples: &mut Samples) {
     samples.request("kill", Request::Kill { process });
     samples.request("resize", Request::Resize { process, size: TtySize { rows: 50, cols: 132 } });
     samples.request("input", Request::Input { process, close: true });
+    let attend = Attend { idle_s: Some(1800), max_lifetime_s: None, for_s: 120 };
+    samples.request("attend", Request::Attend(attend));
     samples.request("shutdown", Request::Shutdown { grace_ms: 10_000 });
     samples.request("sync", Request::Sync { wait_ms: 2_000 });
     samples.request("collect", Request::Collect { session: 7, files: vec![odd_name()] });

@@ -10,6 +10,7 @@ use std::{fs::File, path::PathBuf, time::Duration};
 
 mod boxes;
 mod figures;
+mod http;
 mod measure;
 mod peers;
 mod rivals;
@@ -47,10 +48,23 @@ pub enum Bench {
     Sync(BenchSyncArgs),
     /// How fast an answer begins
     Turns(BenchTurnsArgs),
+    /// A server: its reads, its memory with many listeners, and what HTTP adds
+    Http(BenchHttpArgs),
 }
 
 #[derive(Debug, Args)]
 pub struct BenchTurnsArgs {
+    /// Exit with 1 when a promise is not kept that holds on any machine
+    #[arg(long)]
+    pub check: bool,
+}
+
+#[derive(Debug, Args)]
+pub struct BenchHttpArgs {
+    /// The best of so many runs counts, of reads
+    #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=100))]
+    pub runs: u32,
+
     /// Exit with 1 when a promise is not kept that holds on any machine
     #[arg(long)]
     pub check: bool,
@@ -118,6 +132,7 @@ pub async fn bench(mut settings: Settings, args: &BenchArgs, json: bool) -> Resu
         Some(Bench::Stores(args)) => return of_stores(args, json).await,
         Some(Bench::Sync(args)) => return of_sync(settings, args, json).await,
         Some(Bench::Turns(args)) => return of_turns(settings, args, json).await,
+        Some(Bench::Http(args)) => return of_http(settings, args, json).await,
         Some(Bench::Exec(exec)) => (None, exec),
         None => (Some(&args.boxes), &args.boxes.common),
     };
@@ -180,6 +195,21 @@ async fn of_turns(mut settings: Settings, args: &BenchTurnsArgs, json: bool) -> 
     let mut signals = Signals::listen()?;
     let measured = tokio::select! {
         report = turns::all(&app) => report.map(Some),
+        _ = signals.next() => Ok(None),
+    };
+    finish(&app, measured, args.check, json).await
+}
+
+async fn of_http(mut settings: Settings, args: &BenchHttpArgs, json: bool) -> Result<i32> {
+    clear_left_behind(&settings, json).await;
+    let scratch = Scratch::new()?;
+    settings.data = scratch.path.clone();
+    settings.database = None;
+    settings.sync.bucket = None;
+    let app = App::open(settings, json).await?;
+    let mut signals = Signals::listen()?;
+    let measured = tokio::select! {
+        report = http::all(&app, args.runs) => report.map(Some),
         _ = signals.next() => Ok(None),
     };
     finish(&app, measured, args.check, json).await

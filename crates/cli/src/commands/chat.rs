@@ -1,7 +1,7 @@
 //! `seawall chat`: a prompt goes in, the answer streams out. And the process that runs the turn.
 
 use crate::{app::App, duration, exit, input, output, signals::Signals, turns};
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, bail, ensure};
 use clap::Args;
 use seawall_api::{
     AccountId, ConversationId, ProcessId, SandboxId, TurnId,
@@ -71,15 +71,12 @@ pub async fn chat(app: &App, args: &ChatArgs) -> Result<i32> {
     let account = turns::account(app).await?;
     let turns = turns::open(app).await?;
     if args.cancel {
-        return cancel(app, account, args).await;
+        return cancel(app, &turns, account, args).await;
     }
-    let prompt = match args.prompt.join(" ") {
-        dash if dash == "-" => input::text().await?,
-        text => text,
-    };
+    let prompt = prompt(args).await?;
     let turn = match (prompt.is_empty(), args.conversation) {
         (true, Some(conversation)) => last_turn(app, account, conversation).await?,
-        (true, None) => bail!(exit::Usage("say what the agent shall do: seawall chat 'PROMPT'".to_owned())),
+        (true, None) => bail!(nothing_said()),
         (false, _) => {
             let begun = turns.begin(account, ask(args, prompt)).await?;
             turns::run_apart(app, begun.turn.id)?;
@@ -87,6 +84,22 @@ pub async fn chat(app: &App, args: &ChatArgs) -> Result<i32> {
         }
     };
     show(app, &turns, account, turn).await
+}
+
+/// What was said; nothing where only a look is wanted.
+pub async fn prompt(args: &ChatArgs) -> Result<String> {
+    match args.prompt.join(" ") {
+        dash if dash == "-" => {
+            let text = input::text().await?;
+            ensure!(!text.trim().is_empty(), exit::Usage("stdin is empty: nothing was asked".to_owned()));
+            Ok(text)
+        }
+        text => Ok(text),
+    }
+}
+
+pub fn nothing_said() -> exit::Usage {
+    exit::Usage("say what the agent shall do: seawall chat 'PROMPT'".to_owned())
 }
 
 fn ask(args: &ChatArgs, prompt: String) -> TurnAsk {
@@ -112,22 +125,25 @@ async fn last_turn(app: &App, account: AccountId, conversation: ConversationId) 
     last.context("nothing was said in this conversation yet")
 }
 
-async fn cancel(app: &App, account: AccountId, args: &ChatArgs) -> Result<i32> {
+async fn cancel(app: &App, turns: &Turns, account: AccountId, args: &ChatArgs) -> Result<i32> {
     let Some(conversation) = args.conversation else { return Ok(exit::USAGE) };
     let id = last_turn(app, account, conversation).await?;
     let turn = app.stores.turns.get(account, id).await?;
-    let (TurnState::Running, Some(sandbox)) = (turn.state, turn.sandbox_id) else {
-        bail!("no turn of this conversation runs");
-    };
-    // Whoever runs the turn sees its agent end, and keeps what there is.
-    app.sandboxes.guest(sandbox).await?.kill(ProcessId::try_from(id.as_uuid())?).await?;
+    // Whoever runs the turn hears of it, also where its agent does not run yet.
+    ensure!(turns.cancel_turn(account, id).await?, "no turn of this conversation runs");
+    // And at once where it does.
+    if let Some(sandbox) = turn.sandbox_id
+        && let Ok(guest) = app.sandboxes.guest(sandbox).await
+    {
+        let _ = guest.kill(ProcessId::try_from(id.as_uuid())?).await;
+    }
     Ok(0)
 }
 
 async fn show(app: &App, turns: &Turns, account: AccountId, turn: TurnId) -> Result<i32> {
     let mut signals = Signals::listen()?;
     let mut followed = turns.follow(account, turn, 0).await?;
-    let mut view = View { json: app.json, colour: std::io::stderr().is_terminal(), open_line: false };
+    let mut view = View::new(app.json);
     // Should the process that runs it be killed, somebody has to take it up.
     let looking_after = async {
         let mut pause = LOOK_AFTER;
@@ -146,32 +162,46 @@ async fn show(app: &App, turns: &Turns, account: AccountId, turn: TurnId) -> Res
         signal = signals.next() => {
             view.end_line()?;
             let conversation = app.stores.turns.get(account, turn).await?.conversation_id;
-            output::note(format!("the turn goes on; see it again with: seawall chat -c {conversation}"));
+            goes_on(conversation);
             Ok(exit::by_signal(signal))
         }
     }
 }
 
+/// Whoever looks away may look again.
+pub fn goes_on(conversation: ConversationId) {
+    output::note(format!("the turn goes on; see it again with: seawall chat -c {conversation}"));
+}
+
 /// What a person sees: the answer on stdout, all else on stderr.
-struct View {
+pub struct View {
     json: bool,
     colour: bool,
     open_line: bool,
+    /// The exit code, as far as it is known.
+    pub code: i32,
 }
 
 impl View {
+    pub fn new(json: bool) -> View {
+        View { json, colour: std::io::stderr().is_terminal(), open_line: false, code: 0 }
+    }
+
     async fn all(&mut self, followed: &mut Followed) -> Result<i32> {
-        let mut code = 0;
         while let Some((number, event)) = followed.next().await? {
-            if let Event::TurnEnded { state, .. } = &event {
-                code = if *state == TurnState::Completed { 0 } else { exit::FAILED };
-            }
-            match self.json {
-                true => output::json_line(&serde_json::json!({ "id": number, "event": event }))?,
-                false => self.event(event)?,
-            }
+            self.show(number, event)?;
         }
-        Ok(code)
+        Ok(self.code)
+    }
+
+    pub fn show(&mut self, number: u64, event: Event) -> Result<()> {
+        if let Event::TurnEnded { state, .. } = &event {
+            self.code = if *state == TurnState::Completed { 0 } else { exit::FAILED };
+        }
+        match self.json {
+            true => output::json_line(&serde_json::json!({ "id": number, "event": event })),
+            false => self.event(event),
+        }
     }
 
     fn event(&mut self, event: Event) -> Result<()> {
@@ -204,7 +234,8 @@ impl View {
                 self.aside(&format!("exited with {code}"))
             }
             Event::WorkspacePushed { version, files_uploaded, .. } => {
-                self.aside(&format!("{files_uploaded} files saved as version {version}"))
+                let files = if files_uploaded == 1 { "file" } else { "files" };
+                self.aside(&format!("{files_uploaded} {files} saved as version {version}"))
             }
             Event::WorkspaceUnsynced { error } => {
                 self.aside(&format!("the files are not in the bucket yet, and the sandbox is kept: {error}"))
@@ -239,7 +270,7 @@ impl View {
         Ok(())
     }
 
-    fn end_line(&mut self) -> Result<()> {
+    pub fn end_line(&mut self) -> Result<()> {
         if std::mem::take(&mut self.open_line) {
             output::raw(b"\n")?;
         }

@@ -1,6 +1,11 @@
 //! `seawall cp`: files into a sandbox, or out of it.
 
-use crate::{app::App, exit::Usage, lookup, output, signals::Signals};
+use crate::{
+    exit::Usage,
+    lookup::{self, Place},
+    output,
+    signals::Signals,
+};
 use anyhow::Result;
 use clap::Args;
 use progress::Progress;
@@ -42,7 +47,7 @@ pub struct CpArgs {
     pub to: OsString,
 }
 
-pub async fn cp(app: &App, args: &CpArgs) -> Result<i32> {
+pub async fn cp(app: &dyn Place, args: &CpArgs) -> Result<i32> {
     let mut signals = Signals::listen()?;
     tokio::select! {
         copied = copy(app, args) => copied.map(|whole| if whole { 0 } else { crate::exit::FAILED }),
@@ -52,7 +57,7 @@ pub async fn cp(app: &App, args: &CpArgs) -> Result<i32> {
 }
 
 /// Whether everything was copied.
-async fn copy(app: &App, args: &CpArgs) -> Result<bool> {
+async fn copy(app: &dyn Place, args: &CpArgs) -> Result<bool> {
     let progress = Progress::new();
     let copied = match (Side::parse(&args.from), Side::parse(&args.to)) {
         (Side::Box { sandbox, path }, Side::Local(to)) => {
@@ -74,7 +79,7 @@ async fn copy(app: &App, args: &CpArgs) -> Result<bool> {
     };
     progress.finish();
     copied?;
-    if app.json {
+    if app.json() {
         let (files, bytes) = progress.totals();
         let summary = serde_json::json!({ "files": files, "bytes": bytes });
         // Stdout may be the file itself.
@@ -83,6 +88,6 @@ async fn copy(app: &App, args: &CpArgs) -> Result<bool> {
     Ok(progress.is_whole())
 }
 
-async fn guest(app: &App, reference: &str) -> Result<Guest> {
+async fn guest(app: &dyn Place, reference: &str) -> Result<Guest> {
     Ok(lookup::guest(app, reference).await?.1)
 }

@@ -1,10 +1,10 @@
 //! `seawall exec`: a command in a sandbox that runs.
 
 use crate::{
-    app::App,
     args::ProcessArgs,
     attached::{self, Attachment},
-    lookup, output,
+    lookup::{self, Place},
+    output,
     signals::Signals,
 };
 use anyhow::Result;
@@ -35,13 +35,13 @@ pub struct ExecArgs {
     pub command: Vec<String>,
 }
 
-pub async fn exec(app: &App, args: &ExecArgs) -> Result<i32> {
-    let start = args.process.start(&app.settings, &args.command, args.detach)?;
+pub async fn exec(app: &dyn Place, args: &ExecArgs) -> Result<i32> {
+    let start = args.process.start(app.settings(), &args.command, args.detach)?;
     let mut signals = Signals::listen()?;
     let (_, guest) = lookup::guest(app, &args.id).await?;
     if args.detach {
         let started = guest.start_detached(start).await?;
-        if app.json {
+        if app.json() {
             output::json(&started)?
         } else {
             output::line(started.process)?

@@ -1,8 +1,13 @@
 //! `seawall forward`: a port of a sandbox, on this machine, until Ctrl-C.
 
-use crate::{app::App, lookup, output, signals::Signals};
+use crate::{
+    lookup::{self, Place},
+    output,
+    signals::Signals,
+};
 use anyhow::{Context, Result};
 use clap::Args;
+use seawall_core::tunnels;
 use std::net::{Ipv4Addr, SocketAddr};
 
 #[derive(Debug, Args)]
@@ -22,14 +27,14 @@ pub struct ForwardArgs {
     pub local: u16,
 }
 
-pub async fn forward(app: &App, args: &ForwardArgs) -> Result<i32> {
+pub async fn forward(app: &dyn Place, args: &ForwardArgs) -> Result<i32> {
     let mut signals = Signals::listen()?;
-    let (info, _) = lookup::guest(app, &args.id).await?;
+    let (info, guest) = lookup::guest(app, &args.id).await?;
     // Loopback only: whoever wants more says so to a real proxy.
     let bind = SocketAddr::from((Ipv4Addr::LOCALHOST, args.local));
-    let forward = app.sandboxes.forward(info.id, args.port, bind).await;
+    let forward = tunnels::forward(guest, args.port, bind).await;
     let forward = forward.with_context(|| format!("cannot forward {bind}"))?;
-    if app.json {
+    if app.json() {
         output::json(&serde_json::json!({ "local": forward.local, "port": args.port }))?;
     } else {
         output::line(forward.local)?;

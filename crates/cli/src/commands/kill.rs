@@ -1,6 +1,9 @@
 //! `seawall kill`: ends a process with its descendants, or sends it a signal.
 
-use crate::{app::App, lookup, signals};
+use crate::{
+    lookup::{self, Place},
+    signals,
+};
 use anyhow::Result;
 use clap::Args;
 
@@ -17,7 +20,7 @@ pub struct KillArgs {
     pub signal: Option<i32>,
 }
 
-pub async fn kill(app: &App, args: &KillArgs) -> Result<i32> {
+pub async fn kill(app: &dyn Place, args: &KillArgs) -> Result<i32> {
     let (_, guest) = lookup::guest(app, &args.id).await?;
     let processes = guest.processes().await?;
     let process = lookup::process(&processes, Some(&args.process))?.process;

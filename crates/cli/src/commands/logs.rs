@@ -1,8 +1,8 @@
 //! `seawall logs`: what a process printed, from any offset that is still kept.
 
 use crate::{
-    app::App,
-    attached, duration, lookup,
+    attached, duration,
+    lookup::{self, Place},
     output::{self, Table},
 };
 use anyhow::Result;
@@ -41,12 +41,12 @@ pub struct LogsArgs {
     pub processes: bool,
 }
 
-pub async fn logs(app: &App, args: &LogsArgs) -> Result<i32> {
+pub async fn logs(app: &dyn Place, args: &LogsArgs) -> Result<i32> {
     let (_, guest) = lookup::guest(app, &args.id).await?;
     let mut processes = guest.processes().await?;
     if args.processes {
         processes.sort_by_key(|process| (process.started_at_ms, process.process));
-        if app.json {
+        if app.json() {
             output::json(&processes)?
         } else {
             table(&processes).print()?

@@ -23,15 +23,20 @@ pub async fn ls(app: &App, args: &LsArgs) -> Result<i32> {
         output::note(format!("cleaning up: {}", error.chain()));
     }
     let all = app.sandboxes.list().await?;
-    if app.json {
-        output::json(&all)?;
-    } else if args.quiet {
-        let ids: String = all.iter().map(|info| format!("{}\n", info.id)).collect();
-        output::raw(ids.as_bytes())?;
-    } else {
-        table(&all, Timestamp::now()).print()?;
+    match app.json {
+        true => output::json(&all)?,
+        false => text(&all, args)?,
     }
     Ok(0)
+}
+
+/// For people.
+pub fn text(all: &[SandboxInfo], args: &LsArgs) -> Result<()> {
+    if args.quiet {
+        let ids: String = all.iter().map(|info| format!("{}\n", info.id)).collect();
+        return output::raw(ids.as_bytes());
+    }
+    table(all, Timestamp::now()).print()
 }
 
 fn table(all: &[SandboxInfo], now: Timestamp) -> Table {

@@ -4,11 +4,16 @@ use super::{
     sync::{bar::Bar, report},
     versions::workspace,
 };
-use crate::{app::App, lookup, output, workspaces};
+use crate::{
+    app::App,
+    lookup::{self, Place},
+    output, workspaces,
+};
 use anyhow::Result;
 use clap::Args;
-use seawall_api::files::FileName;
+use seawall_api::{SandboxId, files::FileName};
 use seawall_core::workspaces::Restore;
+use seawall_sync::engine::Restored;
 use std::sync::Arc;
 
 #[derive(Debug, Args)]
@@ -44,23 +49,32 @@ pub async fn restore(app: &App, args: &RestoreArgs) -> Result<i32> {
         Some(reference) => Some(workspace(app, reference).await?),
         None => None,
     };
-    let path = args
-        .path
-        .as_deref()
-        .map(|path| FileName::from(path.trim_start_matches("/work/").trim_end_matches('/')));
+    let path = args.wanted_path().map(FileName::from);
     let wanted = Restore { version: args.version, path, from };
     let bar = Arc::new(Bar::new());
     let restored = workspaces::open(app).await?.restore(info.id, &wanted, bar.clone()).await;
     bar.finish();
-    let restored = restored?;
-    if app.json {
-        output::json(&restored)?;
+    show(app, info.id, &restored?, from.is_some())
+}
+
+impl RestoreArgs {
+    /// Relative to the workspace.
+    pub fn wanted_path(&self) -> Option<&str> {
+        let path = self.path.as_deref()?;
+        Some(path.trim_start_matches("/work/").trim_end_matches('/'))
+    }
+}
+
+/// `others`: the files are of another sandbox, so nothing was saved before.
+pub fn show(app: &dyn Place, id: SandboxId, restored: &Restored, others: bool) -> Result<i32> {
+    if app.json() {
+        output::json(restored)?;
         return Ok(0);
     }
-    if from.is_none() {
-        report(app, info.id, &restored.saved)?;
+    if !others {
+        report(app, id, &restored.saved)?;
     }
     output::line(format!("restored from version {}", restored.from))?;
-    report(app, info.id, &restored.report)?;
+    report(app, id, &restored.report)?;
     Ok(0)
 }

@@ -1,10 +1,18 @@
 //! `seawall rm`: removes sandboxes. Their data volumes stay unless asked otherwise.
 
 use super::each;
-use crate::{app::App, exit, lookup, output};
-use anyhow::{Result, bail};
+use crate::{
+    app::App,
+    exit,
+    lookup::{self, Place},
+    output,
+};
+use anyhow::{Result, anyhow};
 use clap::Args;
-use seawall_api::{ErrorKind, SandboxId, sandbox::SandboxState};
+use seawall_api::{
+    ErrorKind, SandboxId,
+    sandbox::{SandboxInfo, SandboxState},
+};
 use seawall_core::ports::Volumes;
 
 #[derive(Debug, Args)]
@@ -45,13 +53,9 @@ async fn remove(app: &App, args: &RmArgs, reference: &str) -> Result<()> {
         }
         Err(error) => return Err(error),
     };
-    let runs = matches!(info.state, SandboxState::Running | SandboxState::Paused);
+    let runs = runs(&info);
     if runs && !args.force {
-        bail!(
-            "sandbox `{reference}` is {}: stop it with `seawall stop {}`, or remove it anyway with `seawall rm -f`",
-            info.state,
-            info.id
-        );
+        return Err(refused(reference, &info));
     }
     if args.force {
         app.sandboxes.give_up_unsynced(info.id).await?;
@@ -63,8 +67,20 @@ async fn remove(app: &App, args: &RmArgs, reference: &str) -> Result<()> {
     report(app, info.id, volumes)
 }
 
-fn report(app: &App, id: SandboxId, volumes: Volumes) -> Result<()> {
-    if app.json {
+pub fn runs(info: &SandboxInfo) -> bool {
+    matches!(info.state, SandboxState::Running | SandboxState::Paused)
+}
+
+/// Without force nothing that runs is removed.
+pub fn refused(reference: &str, info: &SandboxInfo) -> anyhow::Error {
+    let (state, id) = (info.state, info.id);
+    anyhow!(
+        "sandbox `{reference}` is {state}: stop it with `seawall stop {id}`, or remove it anyway with `seawall rm -f`"
+    )
+}
+
+pub fn report(app: &dyn Place, id: SandboxId, volumes: Volumes) -> Result<()> {
+    if app.json() {
         output::json_line(&serde_json::json!({ "id": id, "removed": true, "volumes": volumes }))
     } else {
         output::line(id)

@@ -63,7 +63,7 @@ async fn one_off(app: &App, new: NewSandbox, start: StartProcess, signals: &mut 
 
 /// Lets the making finish, since half a sandbox is harder to clean up; a second signal abandons it. The first
 /// signal, where there was one.
-async fn finished<T>(
+pub async fn finished<T>(
     making: impl Future<Output = Result<T>>,
     signals: &mut Signals,
 ) -> Result<std::result::Result<T, i32>> {

@@ -1,10 +1,9 @@
 //! `seawall shell`: a terminal in a sandbox.
 
 use crate::{
-    app::App,
     args::add_terminal,
     attached::{self, Attachment},
-    lookup,
+    lookup::{self, Place},
     signals::Signals,
 };
 use anyhow::Result;
@@ -25,7 +24,7 @@ pub struct ShellArgs {
     pub user: Option<String>,
 }
 
-pub async fn shell(app: &App, args: &ShellArgs) -> Result<i32> {
+pub async fn shell(app: &dyn Place, args: &ShellArgs) -> Result<i32> {
     let mut signals = Signals::listen()?;
     let (_, guest) = lookup::guest(app, &args.id).await?;
     // No arguments and a terminal: the guest finds the shell.

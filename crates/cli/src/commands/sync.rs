@@ -1,7 +1,12 @@
 //! `seawall sync`: brings a sandbox's files and its bucket to the same version.
 
 use super::{each, sync::bar::Bar};
-use crate::{app::App, exit, lookup, output, workspaces};
+use crate::{
+    app::App,
+    exit,
+    lookup::{self, Place},
+    output, workspaces,
+};
 use anyhow::Result;
 use clap::Args;
 use seawall_api::{ErrorKind, SandboxId};
@@ -56,16 +61,18 @@ pub async fn sync(app: &App, args: &SyncArgs) -> Result<i32> {
         let bar = Arc::new(Bar::new());
         let synced = workspaces.sync_with_progress(info.id, options, bar.clone()).await;
         bar.finish();
-        let synced = synced?;
-        report(app, info.id, &synced)?;
-        match synced.problems.len() + synced.damaged.len() {
-            0 => Ok(()),
-            count => {
-                Err(anyhow::anyhow!("{count} files could not be synced, as told above; the others were"))
-            }
-        }
+        done(app, info.id, &synced?)
     })
     .await
+}
+
+/// Tells what was done; an error where something was not.
+pub fn done(app: &dyn Place, id: SandboxId, synced: &SyncReport) -> Result<()> {
+    report(app, id, synced)?;
+    match synced.problems.len() + synced.damaged.len() {
+        0 => Ok(()),
+        count => Err(anyhow::anyhow!("{count} files could not be synced, as told above; the others were")),
+    }
 }
 
 /// H8: also a bucket that cannot even be opened leaves the work where it is.
@@ -77,8 +84,8 @@ async fn not_opened(app: &App, id: SandboxId, error: &anyhow::Error, dry_run: bo
     seawall_core::Error::new(exit::kind_of(error).unwrap_or(ErrorKind::Internal), why).into()
 }
 
-pub fn report(app: &App, id: SandboxId, report: &SyncReport) -> Result<()> {
-    if app.json {
+pub fn report(app: &dyn Place, id: SandboxId, report: &SyncReport) -> Result<()> {
+    if app.json() {
         return output::json_line(&serde_json::json!({ "id": id, "sync": report }));
     }
     for note in &report.notes {
@@ -130,8 +137,8 @@ fn told(note: &Note) -> String {
     }
 }
 
-fn show_plan(app: &App, id: SandboxId, plan: &DryRun) -> Result<()> {
-    if app.json {
+pub fn show_plan(app: &dyn Place, id: SandboxId, plan: &DryRun) -> Result<()> {
+    if app.json() {
         return output::json_line(&serde_json::json!({ "id": id, "plan": plan }));
     }
     let groups = [

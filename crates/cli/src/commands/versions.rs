@@ -4,7 +4,7 @@ use crate::{app::App, commands::sync::bar::Bar, duration, exit, lookup, output, 
 use anyhow::{Result, bail};
 use clap::Args;
 use jiff::Timestamp;
-use seawall_api::{ErrorKind, SandboxId};
+use seawall_api::{ErrorKind, SandboxId, files::FileName};
 use seawall_core::workspaces::{Change, Difference};
 use seawall_sync::{
     engine::{Phase, Progress},
@@ -86,13 +86,19 @@ pub async fn versions(app: &App, args: &VersionsArgs) -> Result<i32> {
         output::json(&versions)?;
         return Ok(0);
     }
-    let mut table = output::Table::new(&["VERSION", "TIME", "FILES", "BYTES"]);
-    for VersionInfo { seq, timestamp, files, bytes, .. } in versions.iter().rev() {
-        let number = if *seq == 0 { "older".to_owned() } else { seq.to_string() };
-        table.row(vec![number, shown(*timestamp), files.to_string(), bytes.to_string()]);
-    }
-    table.print()?;
+    let row = |version: &VersionInfo| [version.seq, version.files, version.bytes];
+    table(versions.iter().map(|version| (version.timestamp, row(version)))).print()?;
     Ok(0)
+}
+
+/// The oldest come first, the newest are shown first. Each is its time, and its number, files and bytes.
+pub fn table(versions: impl DoubleEndedIterator<Item = (i64, [u64; 3])>) -> output::Table {
+    let mut table = output::Table::new(&["VERSION", "TIME", "FILES", "BYTES"]);
+    for (timestamp, [number, files, bytes]) in versions.rev() {
+        let number = if number == 0 { "older".to_owned() } else { number.to_string() };
+        table.row(vec![number, shown(timestamp), files.to_string(), bytes.to_string()]);
+    }
+    table
 }
 
 /// As milliseconds, which name it, and as people read them.
@@ -111,14 +117,18 @@ pub async fn diff(app: &App, args: &DiffArgs) -> Result<i32> {
         return Ok(0);
     }
     for Difference { path, change } in found {
-        let sign = match change {
-            Change::Added => '+',
-            Change::Changed => '~',
-            Change::Removed => '-',
-        };
-        output::line(format!("{sign} {}", output::printable(&path.lossy())))?;
+        show_change(change, &path)?;
     }
     Ok(0)
+}
+
+pub fn show_change(change: Change, path: &FileName) -> Result<()> {
+    let sign = match change {
+        Change::Added => '+',
+        Change::Changed => '~',
+        Change::Removed => '-',
+    };
+    output::line(format!("{sign} {}", output::printable(&path.lossy())))
 }
 
 pub async fn prune(app: &App, args: &PruneArgs) -> Result<i32> {

@@ -16,7 +16,7 @@ const DIRECTION: [(&str, &[&str]); 12] = [
     ("seawall-stores", &["seawall-api", "seawall-core"]),
     ("seawall-gateway", &["seawall-api", "seawall-wire", "seawall-core"]),
     ("seawall-server", &["seawall-api", "seawall-wire", "seawall-core"]),
-    ("seawall-client", &["seawall-api"]),
+    ("seawall-client", &["seawall-api", "seawall-wire"]),
     (
         "seawall-cli",
         &[
@@ -53,7 +53,7 @@ const HOMES: [(&str, &[&str]); 15] = [
     ("aws-sdk-dynamodb", &["seawall-stores"]),
     ("object_store", &["seawall-sync"]),
     ("rmcp", &["seawall-server"]),
-    ("reqwest", &["seawall-gateway"]),
+    ("reqwest", &["seawall-gateway", "seawall-client"]),
 ];
 
 /// Core knows no vendor: these are the language's furniture.

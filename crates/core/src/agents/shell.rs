@@ -35,7 +35,10 @@ impl Driver for Shell {
 
     fn command(&self, ask: &AgentAsk) -> Result<AgentCommand> {
         check_argument("the prompt", &ask.prompt)?;
-        let mut args = vec!["/bin/sh".to_owned(), "-c".to_owned(), ask.prompt.clone()];
+        let mut args = vec!["/bin/sh".to_owned(), "-c".to_owned()];
+        // Else the shell would take it for an option.
+        args.extend(ask.prompt.starts_with(['-', '+']).then(|| "--".to_owned()));
+        args.push(ask.prompt.clone());
         if !ask.args.is_empty() {
             // What follows the command is its name, then its arguments.
             args.push("sh".to_owned());

@@ -95,6 +95,13 @@ pub struct BoxInfo {
     pub limits: Limits,
 }
 
+/// What a box uses. None: it cannot be told.
+#[derive(Debug, Clone, Copy, PartialEq, Default)]
+pub struct BoxUsage {
+    pub memory_bytes: Option<u64>,
+    pub cpu_seconds: Option<f64>,
+}
+
 /// A data volume, with or without a box.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct VolumeInfo {
@@ -176,6 +183,11 @@ pub trait Provider: Send + Sync {
     async fn list(&self) -> Result<Vec<BoxInfo>>;
 
     async fn watch(&self) -> Result<BoxEvents>;
+
+    /// What a box uses now, as far as that can be told.
+    async fn usage(&self, _id: SandboxId) -> Result<BoxUsage> {
+        Ok(BoxUsage::default())
+    }
 
     /// Every data volume. Those of boxes that are gone are there until somebody removes them.
     async fn volumes(&self) -> Result<Vec<VolumeInfo>> {

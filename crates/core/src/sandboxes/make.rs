@@ -1,6 +1,6 @@
 //! Making a sandbox: the record first, so that a crash leaves something to clean up.
 
-use super::{NewSandbox, Sandboxes, check, info};
+use super::{Left, NewSandbox, Sandboxes, check, info};
 use crate::{
     Error, Result,
     ports::{Durable, Provider, Record, Volumes},
@@ -80,6 +80,9 @@ impl Sandboxes {
             Ok(durable) => Ok((record, true, tokio::spawn(durable))),
             Err(error) if error.kind() == ErrorKind::AlreadyExists => {
                 let known = self.record(record.id).await?;
+                if known.state == SandboxState::Terminated {
+                    return self.make_again(known, record).await;
+                }
                 let same = (&known.spec, &known.provider, &known.name)
                     == (&record.spec, &record.provider, &record.name);
                 match same {
@@ -91,6 +94,29 @@ impl Sandboxes {
             }
             Err(error) => Err(error),
         }
+    }
+
+    /// One that was ended, as it was or as it is wanted now.
+    async fn make_again(
+        &self,
+        known: Record,
+        wanted: Record,
+    ) -> Result<(Record, bool, JoinHandle<Result<()>>)> {
+        if known.account_id != wanted.account_id {
+            return Err(Error::conflict(format!("sandbox {} exists and is not as asked for", known.id)));
+        }
+        // The reason stays until it is made, so that giving up leaves what was there.
+        let reason = Some(EndReason::Terminated);
+        let mut again = Record { name: known.name, created_at: known.created_at, reason, ..wanted };
+        if let Err(error) = self.inner.records.update(&again).await {
+            if error.kind() != ErrorKind::Conflict {
+                return Err(error);
+            }
+            // Its name is another's now.
+            again.name = None;
+            self.inner.records.update(&again).await?;
+        }
+        Ok((again, true, tokio::spawn(async { Ok(()) })))
     }
 
     /// A box that was made and cannot be started is kept: that may be tried again.
@@ -106,6 +132,7 @@ impl Sandboxes {
         let started = provider.start(id).await;
         reached("the box runs");
         record.state = if started.is_ok() { SandboxState::Running } else { SandboxState::Created };
+        record.reason = None;
         record.started_at = started.is_ok().then(|| self.inner.clock.now());
         // Whoever starts a sandbox wants something of it. The guest is greeted first, and answers while the note is
         // written.
@@ -113,6 +140,7 @@ impl Sandboxes {
         let greeted = async {
             if started.is_ok() {
                 guest.connect().await;
+                self.set_deadlines(&record).await;
             }
         };
         let noted = async {
@@ -136,6 +164,7 @@ impl Sandboxes {
                 reached("the box is made");
                 if record.state == SandboxState::Creating {
                     record.state = SandboxState::Created;
+                    record.reason = None;
                     self.note_made(provider, &record).await?;
                 }
                 tracing::info!(sandbox = %record.id, provider = provider.name(), "sandbox created");
@@ -166,6 +195,9 @@ impl Sandboxes {
     async fn give_up(&self, provider: &Arc<dyn Provider>, mut record: Record, error: &Error) {
         let id = record.id;
         let cleaned = match provider.remove(id, Volumes::Keep).await {
+            Ok(()) if record.reason == Some(EndReason::Terminated) => {
+                self.leave(record.clone(), Left::ByTemplate).await
+            }
             Ok(()) => self.inner.records.remove(id).await,
             Err(error) => Err(error),
         };

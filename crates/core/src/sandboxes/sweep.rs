@@ -1,6 +1,6 @@
 //! The sweep: records and boxes compared, in both directions.
 
-use super::Sandboxes;
+use super::{Left, Sandboxes};
 use crate::{
     Result,
     ports::{Record, Volumes},
@@ -34,12 +34,12 @@ impl Sandboxes {
             // Boxes first: a record precedes its box, so a box without one is nobody's.
             for found in provider.list().await? {
                 // A record that cannot be read is no reason to remove what it is about.
-                if !matches!(self.inner.records.get(found.id).await, Ok(None)) {
+                if !self.is_nobodys(found.id).await {
                     continue;
                 }
                 // Whoever makes it right now holds the claim, and its record may be on its way.
                 let Some(_claim) = self.inner.records.try_claim(found.id).await? else { continue };
-                if matches!(self.inner.records.get(found.id).await, Ok(None)) {
+                if self.is_nobodys(found.id).await {
                     tracing::warn!(sandbox = %found.id, provider = provider.name(), "removing a box without a record");
                     provider.remove(found.id, Volumes::Keep).await?;
                     sweep.removed.push(found.id);
@@ -56,6 +56,14 @@ impl Sandboxes {
         Ok(sweep)
     }
 
+    /// A box that no record wants. What is terminated has none.
+    async fn is_nobodys(&self, id: SandboxId) -> bool {
+        match self.inner.records.get(id).await {
+            Ok(record) => record.is_none_or(|record| record.state == SandboxState::Terminated),
+            Err(_) => false,
+        }
+    }
+
     /// What was being made or removed by somebody who is gone.
     async fn settle(&self, record: Record, sweep: &mut Sweep) -> Result<()> {
         let id = record.id;
@@ -63,7 +71,7 @@ impl Sandboxes {
         // It may have been settled between the list and the claim.
         match self.inner.records.get(id).await? {
             Some(now) if now.state == SandboxState::Stopping => {
-                match self.remove_claimed(id, now.removing.unwrap_or(Volumes::Keep)).await {
+                match self.remove_claimed(id, now.removing.unwrap_or(Volumes::Keep), Left::ByTemplate).await {
                     Err(error) if error.kind() != ErrorKind::NotFound => return Err(error),
                     _ => sweep.finished.push(id),
                 }
@@ -72,7 +80,8 @@ impl Sandboxes {
             Some(now) if now.state == SandboxState::Creating && self.find_box(&now).await?.is_none() => {
                 tracing::warn!(sandbox = %id, "a sandbox was never made");
                 self.inner.providers.get(&now.provider)?.remove(id, Volumes::Keep).await?;
-                self.inner.records.remove(id).await?;
+                let was_ended = now.reason == Some(EndReason::Terminated);
+                self.leave(now, if was_ended { Left::ByTemplate } else { Left::Nothing }).await?;
                 sweep.unmade.push(id);
             }
             _ => {}

@@ -12,10 +12,11 @@ use tokio::time::timeout;
 
 /// Events of one look.
 const PAGE: u32 = 500;
-/// Between looks at a turn that another process runs.
+/// Between looks at a turn that another process runs: soon after something came, then less and less often.
 const ELSEWHERE: Duration = Duration::from_millis(20);
-/// Between looks at one that runs here, should a wake-up be missed.
-const HERE: Duration = Duration::from_millis(500);
+const SELDOM: Duration = Duration::from_millis(500);
+/// Between looks at one that runs here, should a wake-up be missed. Thousands may be listening.
+const HERE: Duration = Duration::from_secs(15);
 
 /// A reader of a turn's events.
 #[derive(Debug)]
@@ -26,6 +27,7 @@ pub struct Followed {
     next: u64,
     ready: VecDeque<TurnEvent>,
     over: bool,
+    pause: Duration,
 }
 
 impl Turns {
@@ -33,7 +35,15 @@ impl Turns {
     pub async fn follow(&self, account: AccountId, turn: TurnId, from: u64) -> Result<Followed> {
         // It must be theirs.
         self.inner.stores.turns.get(account, turn).await?;
-        Ok(Followed { turns: self.clone(), account, turn, next: from, ready: VecDeque::new(), over: false })
+        Ok(Followed {
+            turns: self.clone(),
+            account,
+            turn,
+            next: from,
+            ready: VecDeque::new(),
+            over: false,
+            pause: ELSEWHERE,
+        })
     }
 
     /// The last event of a turn that has ended, made from its rows: it is there also where a crash came in between.
@@ -71,14 +81,14 @@ impl Followed {
     async fn look(&mut self) -> Result<Option<(u64, Event)>> {
         let store = &self.turns.inner.stores.turns;
         // Before the look: what is stored in between is not missed.
-        let live = self.turns.find_live(self.turn);
-        let mut seen = live.as_ref().map(|live| live.events.subscribe());
+        let mut seen = self.turns.find_live(self.turn).map(|live| live.events.subscribe());
         if let Some(seen) = &mut seen {
             seen.mark_unchanged();
         }
         let turn = store.get(self.account, self.turn).await?;
         self.ready = store.events(self.account, self.turn, self.next, PAGE).await?.into();
         if !self.ready.is_empty() {
+            self.pause = ELSEWHERE;
             return Ok(None);
         }
         if turn.state != TurnState::Running {
@@ -88,7 +98,10 @@ impl Followed {
         match seen {
             // An error: its sender is gone, so the turn is over or somebody else's.
             Some(mut seen) => drop(timeout(HERE, seen.changed()).await),
-            None => tokio::time::sleep(ELSEWHERE).await,
+            None => {
+                tokio::time::sleep(self.pause).await;
+                self.pause = (self.pause * 11 / 10).min(SELDOM);
+            }
         }
         Ok(None)
     }

@@ -355,7 +355,9 @@ impl Runner {
             }
             false => (outcome.state, outcome.error),
         };
-        events.push(Event::AgentEnded { state, error: error.clone(), exit_code: status.code });
+        // As a shell has it: 128 and the signal.
+        let exit_code = status.code.or(status.signal.map(|signal| 128 + signal));
+        events.push(Event::AgentEnded { state, error: error.clone(), exit_code });
         self.turn.output_offset = process.offset();
         self.store(events, process.offset()).await?;
         // The guest may forget it all. If this is lost, it remembers longer than it must.

@@ -24,10 +24,15 @@ use tokio::{
     task::JoinHandle,
     time::{Instant, sleep, timeout},
 };
+use tracing::Instrument as _;
 
 /// After this time without a sign of life another machine may take a turn over.
 const LEASE: Duration = Duration::from_secs(30);
 const RENEW: Duration = Duration::from_secs(8);
+/// Between looks at whether somebody wants the turn's end.
+const LISTEN: Duration = Duration::from_secs(1);
+/// Beyond a turn's own time: until then its sandbox does not end by itself.
+const SLACK: Duration = Duration::from_secs(600);
 /// A bucket that does not answer holds up no answer longer than this.
 const PUSH: Duration = Duration::from_secs(120);
 /// Between tries to reach a database that is down.
@@ -80,7 +85,7 @@ impl Turns {
                 self.live(id).runs.store(false, Ordering::Relaxed);
                 return Ok(Ran::Elsewhere);
             };
-            let renewing = Renewing(self.renew(lease.clone()));
+            let renewing = Renewing(self.renew(account, id, lease.clone()));
             let ran = async {
                 match persist(|| self.runner(account, id, lease.fence())).await? {
                     Some(runner) => runner.finished().await,
@@ -107,11 +112,21 @@ impl Turns {
         ran.map(drop)
     }
 
-    fn renew(&self, lease: Lease) -> JoinHandle<()> {
+    /// Keeps the lease, and listens for a wish to end the turn that came to another process.
+    fn renew(&self, account: AccountId, turn: TurnId, lease: Lease) -> JoinHandle<()> {
         let leases = self.inner.stores.leases.clone();
+        let (turns, cancel) = (self.inner.stores.turns.clone(), self.live(turn).cancel);
         tokio::spawn(async move {
+            let mut renewed = Instant::now();
             loop {
-                sleep(RENEW).await;
+                sleep(LISTEN).await;
+                if turns.get(account, turn).await.is_ok_and(|turn| turn.cancelling) {
+                    cancel.send_replace(true);
+                }
+                if renewed.elapsed() < RENEW {
+                    continue;
+                }
+                renewed = Instant::now();
                 // A database that is down now may be back in time; writes are fenced anyhow.
                 if let Ok(false) = leases.renew(&lease, LEASE).await {
                     tracing::warn!(lease = lease.name, "a lease was lost");
@@ -246,7 +261,8 @@ impl Runner {
             return Ok(Pumped { state: TurnState::Interrupted, error });
         }
         let begun = Instant::now();
-        let ready = self.turns.inner.service.ensure(&self.wanted).await?;
+        let ensuring = self.turns.inner.service.ensure(&self.wanted);
+        let ready = ensuring.instrument(tracing::info_span!("sandbox")).await?;
         self.link().await?;
         if ready.cold || !self.answer.ready {
             let duration_ms = u64::try_from(begun.elapsed().as_millis()).unwrap_or(u64::MAX);
@@ -254,11 +270,12 @@ impl Runner {
             // Stored with what comes next, which is soon.
             self.early.push(Event::SandboxReady { cold, version, duration_ms });
         }
+        self.keep_alive().await;
         self.on_message().await?;
-        if *self.turns.live(self.id()).cancel.borrow() {
+        if self.turn.cancelling || *self.turns.live(self.id()).cancel.borrow() {
             return Ok(Pumped::cancelled());
         }
-        self.start_agent().await
+        self.start_agent().instrument(tracing::info_span!("agent")).await
     }
 
     /// H3: the default, saving and counting the message, was the transaction that began the turn.
@@ -277,6 +294,15 @@ impl Runner {
         let moment = Moment::Message { message: Box::new(message) };
         let saved = async { Ok(()) };
         self.turns.inner.hooks.run(&self.wanted.context(), &moment, Some(saved.boxed())).await
+    }
+
+    /// T5: a turn is use, however long it takes.
+    async fn keep_alive(&self) {
+        let time = self.template().timeout() + SLACK;
+        let told = self.turns.inner.service.sandboxes.look_after_id(self.sandbox(), time).await;
+        if let Err(error) = told {
+            tracing::warn!(turn = %self.id(), sandbox = %self.sandbox(), error = %error.chain(), "its guest was not told of the turn");
+        }
     }
 
     /// C3.
@@ -410,6 +436,7 @@ impl Turns {
             let why = format!("the bucket did not answer within {} s", PUSH.as_secs());
             Err(Error::new(ErrorKind::Timeout, why))
         };
+        let work = work.instrument(tracing::info_span!("push"));
         let done = timeout(PUSH, work).await.unwrap_or_else(late);
         if let Err(error) = &done {
             // H8, wherever it failed.

@@ -18,7 +18,10 @@ use seawall_sync::bucket::SharedBucket;
 use seawall_wire::Duplex;
 use std::{
     collections::BTreeMap,
-    sync::{Arc, Mutex},
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicBool, Ordering},
+    },
 };
 use tokio::time::Instant;
 
@@ -73,6 +76,26 @@ pub struct OneBucket(pub Option<SharedBucket>);
 impl Buckets for OneBucket {
     async fn open(&self, _url: Option<&str>) -> Result<Option<SharedBucket>> {
         Ok(self.0.clone())
+    }
+}
+
+/// Buckets that cannot be opened while they are away. Once they can, files go nowhere.
+#[derive(Debug, Clone, Default)]
+pub struct AwayBuckets(Arc<AtomicBool>);
+
+impl AwayBuckets {
+    pub fn take_away(&self, away: bool) {
+        self.0.store(away, Ordering::Relaxed);
+    }
+}
+
+#[async_trait]
+impl Buckets for AwayBuckets {
+    async fn open(&self, _url: Option<&str>) -> Result<Option<SharedBucket>> {
+        match self.0.load(Ordering::Relaxed) {
+            true => Err(Error::unavailable("a test took the bucket away")),
+            false => Ok(None),
+        }
     }
 }
 

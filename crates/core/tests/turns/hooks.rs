@@ -220,7 +220,7 @@ async fn h4_terminate_runs_before_the_box_stops_and_without_hooks_nothing_is_mis
         let id = SandboxId::generate();
         world.service.ensure(&wanted(id, &template)).await.unwrap();
         world.service.terminate(&wanted(id, &template), true, false).await.unwrap();
-        assert!(world.row(id).await.is_none());
+        assert!(world.is_terminated(id).await);
     }
     // It ran in the box, so the box was there.
     assert_eq!(world.shell.scripts(), ["say last words"]);

@@ -125,6 +125,11 @@ impl TurnStore for Troubled<dyn TurnStore> {
         self.trouble.meet(Call::End, self.inner.end(account, fence, end)).await
     }
 
+    async fn request_cancel(&self, account: AccountId, id: TurnId, at: Timestamp) -> Result<bool> {
+        self.trouble.pass().await;
+        self.inner.request_cancel(account, id, at).await
+    }
+
     async fn save_answer(&self, account: AccountId, fence: Option<&Fence>, answer: &Message) -> Result<()> {
         self.trouble.pass().await;
         self.inner.save_answer(account, fence, answer).await

@@ -12,6 +12,7 @@ use seawall_api::{
     conversation::{Conversation, Message, Role, Turn},
     event::Event,
     files::{FileRef, WriteFile, WriteMode},
+    sandbox::{SandboxState, Timeouts},
 };
 use seawall_core::{
     Error, Providers, Result, Sandboxes, Turns,
@@ -22,12 +23,13 @@ use seawall_core::{
         gateway::Gateway,
         store::{BeginTurn, Direction, HookRun, NewConversation, Page, SandboxRow, Stores},
     },
+    reaper::Reaper,
     rows::RowRecords,
     service::{SandboxService, Wanted},
     templates::{HookPart, SyncPart, Template, Templates},
     testing::{Faults, FaultyProvider, MemoryStore},
     turns::{Begun, TurnAsk, TurnParts},
-    workspaces::{WorkspaceMaker, WorkspaceSettings},
+    workspaces::{Buckets, WorkspaceMaker, WorkspaceSettings},
 };
 use seawall_providers::mock::MockProvider;
 use seawall_sync::bucket::SharedBucket;
@@ -43,6 +45,10 @@ pub struct Setup {
     pub templates: Vec<Template>,
     pub agents: BTreeMap<String, String>,
     pub bucket: Option<SharedBucket>,
+    /// In the place of `bucket`.
+    pub buckets: Option<Arc<dyn Buckets>>,
+    /// T5: the server's.
+    pub timeouts: Timeouts,
     pub gateway: Option<Arc<dyn Gateway>>,
     pub own: Vec<Arc<dyn Hook>>,
 }
@@ -94,20 +100,26 @@ fn host(setup: &Setup, place: Place) -> Host {
     let sandboxes = Sandboxes::new(providers, Arc::new(records), clock.clone());
     let hooks = Hooks::new(stores.hook_runs.clone(), stores.outbox.clone(), sandboxes.clone(), clock.clone());
     let hooks = setup.own.iter().cloned().fold(hooks, Hooks::with);
-    let buckets = Arc::new(OneBucket(setup.bucket.clone()));
+    let buckets: Arc<dyn Buckets> = match &setup.buckets {
+        Some(buckets) => buckets.clone(),
+        None => Arc::new(OneBucket(setup.bucket.clone())),
+    };
     let maker = WorkspaceMaker::new(sandboxes.clone(), buckets, clock.clone(), WorkspaceSettings::default());
-    let rows = stores.sandboxes.clone();
-    let service = SandboxService::new(sandboxes.clone(), maker, hooks.clone(), rows, clock.clone());
-    let courier = Courier::new(stores.outbox.clone(), stores.messages.clone()).with_webhooks(webhooks);
     let mut templates = Templates::default();
     for own in std::iter::once(&template("shell")).chain(&setup.templates) {
         templates.add(own.clone()).unwrap();
     }
+    let templates = Arc::new(templates);
+    let rows = stores.sandboxes.clone();
+    let service = SandboxService::new(sandboxes.clone(), maker, hooks.clone(), rows, clock.clone())
+        .with_templates(templates.clone(), stores.conversations.clone())
+        .with_timeouts(setup.timeouts);
+    let courier = Courier::new(stores.outbox.clone(), stores.messages.clone()).with_webhooks(webhooks);
     let turns = Turns::new(TurnParts {
         stores,
         service: service.clone(),
         hooks: hooks.clone(),
-        templates: Arc::new(templates),
+        templates,
         agents: setup.agents.clone(),
         gateway: setup.gateway.clone(),
         courier: courier.clone(),
@@ -196,6 +208,15 @@ impl World {
         host(&self.setup, Place { provider, stores, claims, node, clock, booted_at, webhooks })
     }
 
+    /// What the first host would run now and then.
+    pub fn reaper(&self) -> Reaper {
+        Reaper::new(self.service.clone(), self.turns.clone())
+    }
+
+    pub fn now(&self) -> Timestamp {
+        self.clock.now()
+    }
+
     /// A turn of mine, to its end.
     pub async fn run(&self, ask: TurnAsk) -> Done {
         let begun = within(self.turns.start(ME, ask)).await.unwrap();
@@ -276,6 +297,10 @@ impl World {
         let mut runs = self.stores.hook_runs.list(ME, Some(sandbox), &page).await.unwrap().items;
         runs.reverse();
         runs
+    }
+
+    pub async fn is_terminated(&self, id: SandboxId) -> bool {
+        self.row(id).await.is_some_and(|row| row.state == SandboxState::Terminated)
     }
 
     pub async fn row(&self, id: SandboxId) -> Option<SandboxRow> {

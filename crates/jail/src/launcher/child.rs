@@ -46,6 +46,8 @@ pub struct Inside {
     pub counters: [Option<OwnedFd>; 2],
     /// Whether its files have a size that cannot grow.
     pub disk: bool,
+    /// Where one word goes, should it end by itself. In the box's folder, which the box itself never sees.
+    pub ended: Option<OwnedFd>,
 }
 
 /// A box so far: its root, and the user namespace that it enters last.
@@ -220,11 +222,14 @@ fn hand_over(
 ) -> io::Result<(Inside, OwnedFd)> {
     let Things { reply, folder, groups, counters, files, folders } = things;
     let Place { root, user } = place;
+    // A box without it is as good; only why it ended would not be known.
+    let ended = open_ended(&folder).ok().map(IntoRawFd::into_raw_fd);
     drop((root, folder, groups, files, folders));
     // From here on numbers only: an owner that closed its number later would close another's.
     let [oom, pids] = counters.map(|fd| fd.map(IntoRawFd::into_raw_fd));
-    let kept = [Some(listener.into_raw_fd()), Some(reply.into_raw_fd()), Some(user.into_raw_fd()), oom, pids];
-    let [listener, reply, space, oom, pids] = keep_only(kept)?;
+    let (listener, reply, user) = (listener.into_raw_fd(), reply.into_raw_fd(), user.into_raw_fd());
+    let [listener, reply, space, oom, pids, ended] =
+        keep_only([Some(listener), Some(reply), Some(user), oom, pids, ended])?;
     let (Some(listener), Some(reply), Some(space)) = (listener, reply, space) else {
         return Err(io::ErrorKind::NotFound.into());
     };
@@ -237,8 +242,14 @@ fn hand_over(
         users: powers.root,
         counters: [oom, pids],
         disk: order.disk.is_some(),
+        ended,
     };
     Ok((inside, space))
+}
+
+fn open_ended(folder: &OwnedFd) -> io::Result<OwnedFd> {
+    let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::TRUNC | OFlags::CLOEXEC | OFlags::NOFOLLOW;
+    Ok(rustix::fs::openat(folder, "ended", flags, Mode::from_raw_mode(0o600))?)
 }
 
 /// From here on this process is a nobody.

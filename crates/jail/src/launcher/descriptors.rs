@@ -29,7 +29,7 @@ pub fn close_others(kept: &mut [RawFd]) -> io::Result<()> {
 
 /// What is kept gets the numbers from here on.
 const FIRST: RawFd = 3;
-pub const KEPT: usize = 5;
+pub const KEPT: usize = 6;
 
 /// Closes everything but these, which get new numbers, and stdio, which becomes /dev/null. Whoever owned a
 /// descriptor before must not use or close it any more, and does not: this process never returns to them.

@@ -29,6 +29,7 @@ pub(super) struct MockGuest {
     spec: SandboxSpec,
     boot: String,
     started: Instant,
+    last_used: Mutex<Instant>,
     pub(super) files: Arc<Mutex<FileTree>>,
     pub(super) processes: Processes,
     substrate: Weak<Substrate>,
@@ -49,6 +50,7 @@ impl MockGuest {
             spec,
             boot: SandboxId::generate().to_string(),
             started: Instant::now(),
+            last_used: Mutex::new(Instant::now()),
             files,
             processes: Processes::default(),
             substrate,
@@ -167,6 +169,10 @@ impl MockGuest {
         script.ok_or_else(|| Fault::new(ErrorKind::ExecFailed, format!("command not found: {name}")))
     }
 
+    pub(super) fn used(&self) {
+        *lock(&self.last_used) = Instant::now();
+    }
+
     pub(super) fn info(&self) -> GuestInfo {
         GuestInfo {
             build: BUILD.into(),
@@ -174,7 +180,7 @@ impl MockGuest {
             pid: 1,
             uptime_s: self.started.elapsed().as_secs(),
             processes_running: u32::try_from(self.processes.running()).unwrap_or(u32::MAX),
-            idle_s: 0,
+            idle_s: lock(&self.last_used).elapsed().as_secs(),
         }
     }
 }

@@ -129,6 +129,11 @@ impl MockProvider {
         self.substrate.ended(id, EndReason::Failed("guest_died".into()));
     }
 
+    /// The guest of a box ends it by itself, as one does that nobody looks after when its time is over.
+    pub fn end_itself(&self, id: SandboxId, reason: EndReason) {
+        self.substrate.ended(id, reason);
+    }
+
     /// How many processes run in a box.
     pub fn running(&self, id: SandboxId) -> usize {
         self.guest(id).map_or(0, |guest| guest.running())

@@ -57,9 +57,12 @@ impl<S: Duplex> Stream<S> {
 
     async fn answer(&mut self, request: Request) -> Result<(), Error> {
         let guest = self.guest.clone();
+        if !matches!(request, Request::Ping | Request::Info | Request::Attend(_)) {
+            guest.used();
+        }
         match request {
             Request::Ping => self.pong().await,
-            Request::Info => self.reply(Ok(guest.info())).await,
+            Request::Info | Request::Attend(_) => self.reply(Ok(guest.info())).await,
             Request::Start(start) => self.start(*start).await,
             Request::Attach(attach) => self.attach(attach).await,
             Request::Processes => self.reply(Ok(guest.processes.list())).await,

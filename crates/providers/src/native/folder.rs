@@ -4,6 +4,7 @@
 //! <data>/native/boxes/<id>/box.json    the intent, synced before anything else is made
 //!                          run         the process 1 of the box, noted before it does anything
 //!                          end         why it was stopped, written by the host
+//!                          ended       why it ended by itself, written by the guest
 //!                          wire.sock   where the guest listens
 //!                          own/        home, root, var, opt, usr/local, tmp of the box; go with it
 //! <data>/native/volumes/<id>/work      the data volume; outlives the box
@@ -28,10 +29,14 @@ use seawall_jail::{
     tree::remove as remove_tree,
 };
 use std::{
-    fs, io,
+    fs,
+    io::{self, Read as _},
     path::{Path, PathBuf},
     sync::Arc,
 };
+
+/// Of a reason.
+const LONGEST_WORD: u64 = 64;
 
 #[derive(Debug, Clone)]
 pub struct Folders {
@@ -167,9 +172,17 @@ impl Folders {
         }
         let reason = match fs::read_to_string(self.boxes.of(id).join("end")) {
             Ok(text) => text.trim().parse().unwrap_or(EndReason::Stopped),
-            Err(_) => EndReason::Failed("guest_died".into()),
+            Err(_) => self.own_word(id).unwrap_or(EndReason::Failed("guest_died".into())),
         };
         (BoxState::Stopped, Some(reason), None)
+    }
+
+    /// Why a guest ended its box by itself, as it says. It may say no more than that its time was over.
+    fn own_word(&self, id: SandboxId) -> Option<EndReason> {
+        let mut word = String::new();
+        let file = fs::File::open(self.boxes.of(id).join("ended")).ok()?;
+        file.take(LONGEST_WORD).read_to_string(&mut word).ok()?;
+        word.parse().ok().filter(|reason| matches!(reason, EndReason::Idle | EndReason::MaxLifetime))
     }
 
     /// Why it is about to end. Written beforehand: afterwards a crash would leave a lie.

@@ -25,7 +25,10 @@ use seawall_api::{
 };
 use seawall_core::{
     Error, Result,
-    ports::{BoxEvents, BoxInfo, BoxState, Capabilities, LimitKinds, Provider, ToBox, VolumeInfo, Volumes},
+    ports::{
+        BoxEvents, BoxInfo, BoxState, BoxUsage, Capabilities, LimitKinds, Provider, ToBox, VolumeInfo,
+        Volumes,
+    },
     steps::reached,
 };
 use seawall_jail::{
@@ -435,6 +438,11 @@ impl Provider for NativeProvider {
         // Only its process is new.
         let pid = folders.process(id).map(|process| process.pid);
         Ok(BoxInfo { state: BoxState::Running, reason: None, pid, ..info })
+    }
+
+    async fn usage(&self, id: SandboxId) -> Result<BoxUsage> {
+        let (memory_bytes, cpu_seconds) = self.inner.groups.all_of(&self.inner.group_name(id)).used();
+        Ok(BoxUsage { memory_bytes, cpu_seconds })
     }
 
     async fn stop(&self, id: SandboxId, grace: Duration) -> Result<()> {

@@ -187,7 +187,7 @@ async fn h2_a_workspace_that_cannot_be_restored_prevents_the_sandbox() {
     assert_eq!((failed.turn.state, failed.text().as_str()), (TurnState::Failed, ""), "{failed:?}");
     let error = failed.turn.error.as_deref().unwrap();
     assert!(error.contains("cold_start") && error.contains("a test took the bucket away"), "{error}");
-    assert!(world.row(first.sandbox()).await.is_none());
+    assert!(world.is_terminated(first.sandbox()).await);
     assert!(world.sandboxes.list().await.unwrap().is_empty());
     // Nothing was pushed over what is there.
     world.bucket.take_away(false);
@@ -212,7 +212,7 @@ async fn h2_a_failed_cold_start_leaves_alone_the_files_that_were_there_before() 
     let failed = world.run(asked).await;
     assert_eq!(failed.turn.state, TurnState::Failed, "{failed:?}");
     assert!(failed.turn.error.as_deref().unwrap().contains("no room"), "{failed:?}");
-    assert!(world.row(id).await.is_none());
+    assert!(world.is_terminated(id).await);
     world.service.ensure(&wanted).await.unwrap();
     assert_eq!(world.sh(id, "cat work").await, "weeks\n");
     world.end().await;
@@ -230,7 +230,7 @@ async fn v2_terminate_saves_first_and_refuses_where_it_cannot() {
     world.service.ensure(&wanted).await.unwrap();
     world.sh(id, "echo one > a").await;
     world.service.terminate(&wanted, true, false).await.unwrap();
-    assert!(world.row(id).await.is_none());
+    assert!(world.is_terminated(id).await);
     world.clock.advance(MINUTE);
     let ready = world.service.ensure(&wanted).await.unwrap();
     assert!(ready.cold && ready.version.is_some(), "{ready:?}");

@@ -7,6 +7,7 @@ use seawall_api::{
     conversation::{Message, Turn},
     event::Event,
     files::{FileRef, WriteFile, WriteMode},
+    sandbox::SandboxState,
 };
 use seawall_core::{
     ExecRequest, Providers, Result, Sandboxes, Turns,
@@ -230,6 +231,10 @@ impl World {
     pub async fn said(&self, id: ConversationId) -> Vec<Message> {
         let page = Page::first(100);
         self.stores.messages.list(ME, id, Direction::OldestFirst, &page).await.unwrap().items
+    }
+
+    pub async fn is_terminated(&self, id: SandboxId) -> bool {
+        self.row(id).await.is_some_and(|row| row.state == SandboxState::Terminated)
     }
 
     pub async fn row(&self, id: SandboxId) -> Option<SandboxRow> {

@@ -25,8 +25,12 @@ macro_rules! migration {
 }
 
 /// The first is version 1.
-const MIGRATIONS: &[Migration] =
-    &[migration!("0001_first"), migration!("0002_turns_per_account"), migration!("0003_turns")];
+const MIGRATIONS: &[Migration] = &[
+    migration!("0001_first"),
+    migration!("0002_turns_per_account"),
+    migration!("0003_turns"),
+    migration!("0004_endings"),
+];
 
 /// What was done.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -8,7 +8,7 @@ use super::{
 };
 use async_trait::async_trait;
 use jiff::Timestamp;
-use seawall_api::{AccountId, ErrorKind, SandboxId};
+use seawall_api::{AccountId, ErrorKind, SandboxId, conversation::Usage};
 use seawall_core::{
     Error, Result,
     ports::store::{Cursor, Page, Paged, SandboxFilter, SandboxRow, SandboxRows, to_micros},
@@ -30,11 +30,11 @@ macro_rules! with_lists {
 
 with_lists! {
     [
-        OF_ACCOUNT "account_id = $1 AND (created_at, id) < ($2, $3) ORDER BY created_at DESC, id DESC LIMIT $4";
+        OF_ACCOUNT "account_id = $1 AND state <> 'terminated' AND (created_at, id) < ($2, $3) ORDER BY created_at DESC, id DESC LIMIT $4";
         BY_STATE "account_id = $1 AND state = $2 AND (created_at, id) < ($3, $4) ORDER BY created_at DESC, id DESC LIMIT $5";
-        BY_NAME "account_id = $1 AND name = $2 AND (created_at, id) < ($3, $4) ORDER BY created_at DESC, id DESC LIMIT $5";
-        OF_NODE "node = $1 AND (created_at, id) > ($2, $3) ORDER BY created_at, id LIMIT $4";
-        OF_NO_NODE "node IS NULL AND (created_at, id) > ($1, $2) ORDER BY created_at, id LIMIT $3";
+        BY_NAME "account_id = $1 AND name = $2 AND state <> 'terminated' AND (created_at, id) < ($3, $4) ORDER BY created_at DESC, id DESC LIMIT $5";
+        OF_NODE "node = $1 AND state <> 'terminated' AND (created_at, id) > ($2, $3) ORDER BY created_at, id LIMIT $4";
+        OF_NO_NODE "node IS NULL AND state <> 'terminated' AND (created_at, id) > ($1, $2) ORDER BY created_at, id LIMIT $3";
     ]
     INSERT: ["INSERT INTO sandboxes (id, account_id, name, provider, node, template, spec, state, reason, removing, unsynced, unsynced_why, metadata,
         created_at, started_at, last_used_at, version) VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, 1) ON CONFLICT DO NOTHING"];
@@ -188,6 +188,19 @@ async fn merge(tx: &mut Tx, args: &(AccountId, SandboxId, Map<String, Json>)) ->
     locked(tx, *account, *wanted).await
 }
 
+/// V6: what turns used, among a sandbox's metadata. One that is gone has none.
+pub(super) async fn add_usage(
+    tx: &mut Tx,
+    account: AccountId,
+    wanted: SandboxId,
+    usage: &Usage,
+) -> Result<()> {
+    let Some(row) = tx.row(LOCK, vec![id(account), id(wanted)]).await? else { return Ok(()) };
+    let mut metadata = sandbox(&row)?.metadata;
+    usage.add_to(&mut metadata);
+    tx.run(SET_METADATA, vec![id(account), id(wanted), json(&metadata)?]).await.map(drop)
+}
+
 impl SqlStore {
     /// Rows that a statement finds with these values and a page.
     async fn listed(
@@ -237,13 +250,13 @@ impl SandboxRows for SqlStore {
     ) -> Result<Paged<SandboxRow>> {
         let account = id(account);
         let (sql, values): (&'static Sql, _) = match (&filter.name, filter.state) {
-            (Some(name), _) => (BY_NAME, vec![account, Value::from(name.as_str())]),
-            (None, Some(state)) => (BY_STATE, vec![account, Value::from(state.as_str())]),
+            (Some(name), None) => (BY_NAME, vec![account, Value::from(name.as_str())]),
+            (_, Some(state)) => (BY_STATE, vec![account, Value::from(state.as_str())]),
             (None, None) => (OF_ACCOUNT, vec![account]),
         };
         let mut found = self.listed(sql, values, Cursor::NEWEST, page).await?;
-        // A name has one row at the most.
-        found.items.retain(|row| filter.state.is_none_or(|state| row.state == state));
+        // Of a state and a name a page may have few, and more may follow.
+        found.items.retain(|row| filter.name.is_none() || row.name == filter.name);
         Ok(found)
     }
 

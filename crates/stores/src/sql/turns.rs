@@ -4,7 +4,7 @@ use super::{
     SqlStore,
     conversations::lock,
     db::Tx,
-    leases, messages, outbox,
+    leases, messages, outbox, sandboxes,
     statement::statement,
     value::{Row, Value, id, maybe_id, values},
 };
@@ -12,7 +12,7 @@ use async_trait::async_trait;
 use bytes::Bytes;
 use jiff::Timestamp;
 use seawall_api::{
-    AccountId, ConversationId, ErrorKind, TurnId,
+    AccountId, ConversationId, ErrorKind, SandboxId, TurnId,
     conversation::{Conversation, Message, Turn, TurnState, Usage},
 };
 use seawall_core::{
@@ -23,22 +23,23 @@ use seawall_core::{
 statement! {
     listed;
     GET: ["SELECT t.id, t.conversation_id, t.sandbox_id, t.template, t.number, t.state, t.error, t.prompt_id, t.answer_id,
-        t.output_offset, t.events, t.created_at, t.ended_at, t.account_id, u.input_tokens, u.output_tokens, u.cache_tokens
+        t.output_offset, t.events, t.created_at, t.ended_at, t.account_id, u.input_tokens, u.output_tokens, u.cache_tokens, t.cancel_at
         FROM turns t LEFT JOIN turn_usage u ON u.turn_id = t.id WHERE t.id = $2 AND t.account_id = $1"];
-    LOCK: ["SELECT conversation_id, state, events FROM turns WHERE id = $2 AND account_id = $1", FOR_UPDATE];
+    LOCK: ["SELECT conversation_id, state, events, sandbox_id FROM turns WHERE id = $2 AND account_id = $1", FOR_UPDATE];
     LAST_NUMBER: ["SELECT CAST(COALESCE(MAX(number), 0) AS BIGINT) FROM turns WHERE conversation_id = $1"];
     INSERT: ["INSERT INTO turns (id, account_id, conversation_id, sandbox_id, template, number, state, prompt_id, answer_id, created_at)
         VALUES ($1, $2, $3, $4, $5, $6, 'running', $7, $8, $9)"];
     COUNT_MESSAGE: ["UPDATE conversations SET messages_exchanged = messages_exchanged + 1, updated_at = ", GREATEST, "(updated_at, $3)
         WHERE id = $2 AND account_id = $1"];
     END: ["UPDATE turns SET state = $3, error = $4, ended_at = $5 WHERE id = $2 AND account_id = $1"];
+    CANCEL: ["UPDATE turns SET cancel_at = COALESCE(cancel_at, $3) WHERE id = $2 AND account_id = $1 AND state = 'running'"];
     ADD_USAGE: ["INSERT INTO turn_usage (turn_id, account_id, conversation_id, input_tokens, output_tokens, cache_tokens, answered, created_at)
         VALUES ($1, $2, $3, $4, $5, $6, $7, $8) ON CONFLICT (turn_id) DO NOTHING"];
     ADD_TOTALS: ["UPDATE conversations SET input_tokens = input_tokens + $3, output_tokens = output_tokens + $4,
         cache_tokens = cache_tokens + $5, messages_exchanged = messages_exchanged + $6, updated_at = ", GREATEST, "(updated_at, $7)
         WHERE id = $2 AND account_id = $1"];
     LIST: ["SELECT t.id, t.conversation_id, t.sandbox_id, t.template, t.number, t.state, t.error, t.prompt_id, t.answer_id,
-        t.output_offset, t.events, t.created_at, t.ended_at, t.account_id, u.input_tokens, u.output_tokens, u.cache_tokens
+        t.output_offset, t.events, t.created_at, t.ended_at, t.account_id, u.input_tokens, u.output_tokens, u.cache_tokens, t.cancel_at
         FROM turns t LEFT JOIN turn_usage u ON u.turn_id = t.id
         WHERE t.conversation_id = $2 AND t.account_id = $1 AND t.number < $3 ORDER BY t.number DESC LIMIT $4"];
     ADD_EVENT: ["INSERT INTO turn_events (turn_id, number, data) VALUES ($1, $2, $3)"];
@@ -48,7 +49,7 @@ statement! {
     USED: ["SELECT CAST(COALESCE(SUM(input_tokens), 0) AS BIGINT), CAST(COALESCE(SUM(output_tokens), 0) AS BIGINT),
         CAST(COALESCE(SUM(cache_tokens), 0) AS BIGINT) FROM turn_usage WHERE account_id = $1 AND created_at >= $2"];
     RUNNING: ["SELECT t.id, t.conversation_id, t.sandbox_id, t.template, t.number, t.state, t.error, t.prompt_id, t.answer_id,
-        t.output_offset, t.events, t.created_at, t.ended_at, t.account_id, u.input_tokens, u.output_tokens, u.cache_tokens
+        t.output_offset, t.events, t.created_at, t.ended_at, t.account_id, u.input_tokens, u.output_tokens, u.cache_tokens, t.cancel_at
         FROM turns t LEFT JOIN turn_usage u ON u.turn_id = t.id WHERE t.state = 'running' ORDER BY t.created_at, t.id LIMIT $1"];
 }
 
@@ -76,6 +77,7 @@ fn turn(row: &Row) -> Result<Turn> {
         events: row.count(10)?,
         created_at: row.time(11)?,
         ended_at: row.maybe_time(12)?,
+        cancelling: row.maybe_int(17)?.is_some(),
     })
 }
 
@@ -154,7 +156,7 @@ async fn end(tx: &mut Tx, args: &Args<EndTurn>) -> Result<Conversation> {
     let key = || vec![id(account), id(end.id)];
     leases::check(tx, args.fence.as_ref()).await?;
     let row = tx.row(LOCK, key()).await?.ok_or_else(|| no_turn(end.id))?;
-    let conversation: ConversationId = row.id(0)?;
+    let (conversation, sandbox): (ConversationId, Option<SandboxId>) = (row.id(0)?, row.maybe_id(3)?);
     if end.answer.as_ref().is_some_and(|answer| answer.conversation_id != conversation) {
         return Err(Error::invalid("the answer is of another conversation than its turn"));
     }
@@ -173,6 +175,9 @@ async fn end(tx: &mut Tx, args: &Args<EndTurn>) -> Result<Conversation> {
         tx.run(ADD_TOTALS, totals).await?;
         let state = [key(), values![end.state.as_str(), &end.error, end.ended_at]].concat();
         tx.run(END, state).await?;
+        if let Some(sandbox) = sandbox {
+            sandboxes::add_usage(tx, account, sandbox, &end.usage).await?;
+        }
         if let Some(answer) = &end.answer {
             args.store(tx, answer).await?;
         }
@@ -243,6 +248,14 @@ impl Turns for SqlStore {
         check_answer(what)?;
         let args = self.args(account, fence, EndTurn { usage: what.usage.capped(), ..what.clone() });
         self.db.write(args, |tx, args| Box::pin(end(tx, args))).await
+    }
+
+    async fn request_cancel(&self, account: AccountId, wanted: TurnId, at: Timestamp) -> Result<bool> {
+        match self.db.run(CANCEL, vec![id(account), id(wanted), Value::from(at)]).await? {
+            // Over already, or not this account's.
+            0 => Turns::get(self, account, wanted).await.map(|_| false),
+            _ => Ok(true),
+        }
     }
 
     async fn save_answer(&self, account: AccountId, fence: Option<&Fence>, answer: &Message) -> Result<()> {

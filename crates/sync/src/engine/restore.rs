@@ -10,9 +10,9 @@ use crate::{
     workspace::Agree,
 };
 use seawall_api::files::FileName;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Restored {
     /// The version that was asked for.
     pub from: i64,

@@ -2,10 +2,10 @@
 
 use crate::{diff::Note, state::CommitRef};
 use seawall_api::files::FileName;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 /// S5. Files here are files and links.
-#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct SyncStats {
     pub files_downloaded: u64,
     pub files_uploaded: u64,
@@ -26,7 +26,7 @@ pub struct SyncStats {
     pub special: u64,
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Direction {
     #[default]
@@ -36,7 +36,7 @@ pub enum Direction {
     Both,
 }
 
-#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct SyncReport {
     pub direction: Direction,
     #[serde(flatten)]
@@ -61,7 +61,7 @@ impl SyncReport {
 }
 
 /// What a sync would do.
-#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct DryRun {
     pub download: Vec<FileName>,
     pub upload: Vec<FileName>,

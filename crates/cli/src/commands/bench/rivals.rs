@@ -119,7 +119,7 @@ fn rivals(scratch: &Path) -> Result<Vec<Rival>> {
 
 const IMAGE: &str = "seawall-bench:latest";
 
-fn there(program: &str) -> bool {
+pub(super) fn there(program: &str) -> bool {
     let path = std::env::var_os("PATH").unwrap_or_default();
     std::env::split_paths(&path).any(|dir| dir.join(program).is_file())
 }

@@ -129,6 +129,8 @@ fn own_program(app: &App, args: &[&str]) -> Result<Command> {
     command.arg("--data").arg(&app.settings.data).args(args).stdin(Stdio::null());
     command.env("SEAWALL_SYNC_BUCKET", app.settings.sync.bucket(&app.settings.data));
     command.env("SEAWALL_PROVIDER", &app.settings.provider);
+    // What is measured is here, whatever server is named.
+    command.env_remove("SEAWALL_URL");
     Ok(command)
 }
 
@@ -212,7 +214,8 @@ async fn peak(app: &App, id: SandboxId) -> Result<(f64, f64)> {
     Ok((host / MIB, status(&pid.to_string(), "VmHWM")? / MIB))
 }
 
-fn status(process: &str, field: &str) -> Result<f64> {
+/// A size that the kernel tells of a process, in bytes.
+pub(super) fn status(process: &str, field: &str) -> Result<f64> {
     let text = std::fs::read_to_string(format!("/proc/{process}/status"))?;
     let line = text.lines().find_map(|line| line.strip_prefix(field)?.strip_prefix(':'));
     let kib: f64 = line.context("the kernel does not say")?.trim().trim_end_matches(" kB").parse()?;

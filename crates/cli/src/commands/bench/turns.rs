@@ -50,7 +50,7 @@ fn median(times: &mut [Duration]) -> f64 {
 }
 
 /// From the prompt to the first output. The turn is over when this returns.
-async fn first(
+pub(super) async fn first(
     turns: &Turns,
     account: AccountId,
     conversation: ConversationId,

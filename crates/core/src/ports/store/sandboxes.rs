@@ -51,13 +51,14 @@ impl SandboxRow {
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct SandboxFilter {
     pub name: Option<String>,
+    /// None: all but the terminated ones.
     pub state: Option<SandboxState>,
 }
 
 #[async_trait]
 pub trait SandboxRows: Send + Sync {
     /// The intent, before its box is made. `already_exists` where the id is taken by another row, `conflict` where the name is taken by
-    /// another of the account's. The version of a new row is 1, whatever it says.
+    /// another of the account's that is not terminated. The version of a new row is 1, whatever it says.
     async fn insert(&self, row: &SandboxRow) -> Result<SandboxRow>;
 
     /// As [`SandboxRows::insert`], but a loss of power may undo it until [`SandboxRows::settle`] has returned.
@@ -102,6 +103,6 @@ pub trait SandboxRows: Send + Sync {
     /// Removing what is gone succeeds.
     async fn remove(&self, account: AccountId, id: SandboxId) -> Result<()>;
 
-    /// Rows of one machine, of all accounts, oldest first: for its sweep. None: those of no machine.
+    /// Rows of one machine, of all accounts, oldest first, without the terminated ones: for its sweep. None: those of no machine.
     async fn of_node(&self, node: Option<&str>, page: &Page) -> Result<Paged<SandboxRow>>;
 }

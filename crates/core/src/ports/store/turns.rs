@@ -51,9 +51,12 @@ pub trait Turns: Send + Sync {
     async fn begin(&self, account: AccountId, fence: Option<&Fence>, turn: &BeginTurn) -> Result<Turn>;
 
     /// In one transaction: the usage row, unique by turn; only where it was inserted the totals grow, also by one
-    /// message where there is an answer, and the answer is in the outbox. The second time nothing happens, whatever
+    /// message where there is an answer, those of the sandbox (V6) too, and the answer is in the outbox. The second time nothing happens, whatever
     /// it says. What comes back is the conversation as it is now.
     async fn end(&self, account: AccountId, fence: Option<&Fence>, end: &EndTurn) -> Result<Conversation>;
+
+    /// Somebody wants its end, wherever it runs: see [`Turn::cancelling`]. False where it is over.
+    async fn request_cancel(&self, account: AccountId, id: TurnId, at: Timestamp) -> Result<bool>;
 
     /// More of an answer that grows, into the outbox. `conflict` where the turn has ended.
     async fn save_answer(&self, account: AccountId, fence: Option<&Fence>, answer: &Message) -> Result<()>;

@@ -5,7 +5,7 @@ use crate::{
     Error, Result,
     ports::store::{
         BeginTurn, ConversationFilter, Conversations, Cursor, Direction, EndTurn, Fence, Messages,
-        NewConversation, Page, Paged, SortBy, TurnEvent, Turns, to_micros,
+        NewConversation, Page, Paged, SandboxRow, SortBy, TurnEvent, Turns, to_micros,
     },
 };
 use async_trait::async_trait;
@@ -195,6 +195,7 @@ impl Turns for MemoryStore {
             events: 0,
             created_at: to_micros(new.created_at),
             ended_at: None,
+            cancelling: false,
         };
         state.turns.insert(new.id, (account, turn.clone()));
         state.put(account, &new.prompt);
@@ -222,7 +223,13 @@ impl Turns for MemoryStore {
             turn.error = end.error.clone();
             turn.usage = Some(usage);
             turn.ended_at = Some(to_micros(end.ended_at));
+            let sandbox = turn.sandbox_id;
             state.usage.insert(end.id, usage);
+            let mine = |row: &&mut SandboxRow| row.account_id == account;
+            if let Some(row) = sandbox.and_then(|id| state.sandboxes.get_mut(&id)).filter(mine) {
+                usage.add_to(&mut row.metadata);
+                row.version += 1;
+            }
             if let Some(answer) = &end.answer {
                 state.put(account, answer);
             }
@@ -232,6 +239,13 @@ impl Turns for MemoryStore {
             conversation.updated_at = conversation.updated_at.max(to_micros(end.ended_at));
         }
         state.conversation(account, id).cloned()
+    }
+
+    async fn request_cancel(&self, account: AccountId, id: TurnId, _at: Timestamp) -> Result<bool> {
+        let mut state = self.state();
+        let turn = state.turn(account, id)?;
+        turn.cancelling |= turn.state == TurnState::Running;
+        Ok(turn.state == TurnState::Running)
     }
 
     async fn save_answer(&self, account: AccountId, fence: Option<&Fence>, answer: &Message) -> Result<()> {

@@ -10,7 +10,7 @@ use crate::{
 };
 use async_trait::async_trait;
 use jiff::Timestamp;
-use seawall_api::{AccountId, ErrorKind, HookRunId, SandboxId};
+use seawall_api::{AccountId, ErrorKind, HookRunId, SandboxId, sandbox::SandboxState};
 use serde_json::{Map, Value};
 
 fn no_sandbox(id: SandboxId) -> Error {
@@ -30,7 +30,10 @@ impl State {
     fn name_is_free(&self, row: &SandboxRow) -> Result<()> {
         let Some(name) = &row.name else { return Ok(()) };
         let taken = |other: &SandboxRow| {
-            other.id != row.id && other.account_id == row.account_id && other.name.as_ref() == Some(name)
+            other.id != row.id
+                && other.account_id == row.account_id
+                && other.name.as_ref() == Some(name)
+                && other.state != SandboxState::Terminated
         };
         match self.sandboxes.values().any(taken) {
             true => Err(Error::conflict(format!("another sandbox is called `{name}`"))),
@@ -73,7 +76,7 @@ impl SandboxRows for MemoryStore {
         let wanted = |row: &&SandboxRow| {
             row.account_id == account
                 && (filter.name.is_none() || filter.name == row.name)
-                && filter.state.is_none_or(|wanted| wanted == row.state)
+                && filter.state.map_or(row.state != SandboxState::Terminated, |wanted| wanted == row.state)
         };
         let found = state.sandboxes.values().filter(wanted);
         newest(found.map(|r| (Cursor::at(r.created_at, r.id.as_uuid().as_u128()), r.clone())).collect(), page)
@@ -138,7 +141,10 @@ impl SandboxRows for MemoryStore {
 
     async fn of_node(&self, node: Option<&str>, page: &Page) -> Result<Paged<SandboxRow>> {
         let state = self.state();
-        let found = state.sandboxes.values().filter(|row| row.node.as_deref() == node);
+        let found = state
+            .sandboxes
+            .values()
+            .filter(|row| row.node.as_deref() == node && row.state != SandboxState::Terminated);
         oldest(found.map(|r| (Cursor::at(r.created_at, r.id.as_uuid().as_u128()), r.clone())).collect(), page)
     }
 }

@@ -1,0 +1,519 @@
+//! Bodies of the HTTP API that are not the things themselves: what is asked, pages, errors.
+//!
+//! Unknown fields of a request are refused: a misspelt wish must not pass for none.
+
+use crate::{
+    ConversationId, KeyId, ProcessId, SandboxId, TurnId,
+    account::{ApiKey, KeyScope},
+    exec::{ExitStatus, ProcessInfo, TtySize},
+    files::EntryKind,
+    sandbox::{HostMount, Limits, Timeouts},
+};
+use jiff::Timestamp;
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
+use std::collections::{BTreeMap, BTreeSet};
+
+/// An error, as application/problem+json (RFC 9457).
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct Problem {
+    /// `about:blank`, always: `code` is what programs look at.
+    #[serde(rename = "type")]
+    pub type_: String,
+    /// What the status means.
+    pub title: String,
+    pub status: u16,
+    /// For programs: stable.
+    pub code: String,
+    /// For people: what happened, and what to do about it.
+    pub detail: String,
+    /// Under which the server's log tells of it.
+    pub request_id: String,
+    /// Whether the same call may succeed later.
+    pub retryable: bool,
+}
+
+/// A page of a list.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct List<T> {
+    pub items: Vec<T>,
+    /// For `after` of the next page; none: there are no more now.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub next: Option<String>,
+}
+
+/// A new conversation.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct CreateConversation {
+    /// The caller's own; none: a new one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub id: Option<ConversationId>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub organization_id: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub agent_id: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub template: Option<String>,
+}
+
+/// Changes of a conversation.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct PatchConversation {
+    /// Of the turns to come.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub template: Option<String>,
+}
+
+/// C2: what an agent shall do.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct Prompt {
+    pub prompt: String,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub agent_id: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub organization_id: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub template: Option<String>,
+}
+
+/// What became of a turn when somebody asked for its end.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct Cancelled {
+    pub turn_id: TurnId,
+    /// False: it was over already.
+    pub cancelled: bool,
+}
+
+/// A new sandbox. What is none is the template's, then the server's.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct CreateSandbox {
+    /// The caller's own; asking twice for the same makes one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub id: Option<SandboxId>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub name: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub template: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub provider: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub image: Option<String>,
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub env: BTreeMap<String, String>,
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub labels: BTreeMap<String, String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub user: Option<String>,
+    #[serde(default, skip_serializing_if = "Limits::is_empty")]
+    pub limits: Limits,
+    #[serde(default, skip_serializing_if = "Timeouts::is_empty")]
+    pub timeouts: Timeouts,
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub mounts: Vec<HostMount>,
+    /// False: it is made and not started.
+    #[serde(default = "yes", skip_serializing_if = "is_true")]
+    pub start: bool,
+}
+
+fn yes() -> bool {
+    true
+}
+
+fn is_true(flag: &bool) -> bool {
+    *flag
+}
+
+/// Changes of a sandbox's metadata: keys are set, and taken away where the value is null.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct PatchSandbox {
+    pub metadata: Map<String, Value>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct StopSandbox {
+    /// How long processes may take to end before they are killed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub grace_ms: Option<u64>,
+    /// Also where it has work that its bucket lacks.
+    #[serde(default)]
+    pub force: bool,
+}
+
+/// How bytes are written in JSON.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub enum Encoding {
+    /// What is no text is replaced.
+    #[default]
+    Text,
+    Base64,
+}
+
+/// A command: `args`, or `command` for `sh -c`.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct Exec {
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub command: Option<String>,
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub args: Vec<String>,
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub env: BTreeMap<String, String>,
+    /// None: /work.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cwd: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub user: Option<String>,
+    /// Given to it, then closed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub stdin: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub timeout_ms: Option<u64>,
+    /// Bytes kept of each stream; the rest is counted.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub max_output: Option<u64>,
+    /// Of `stdin` and of the output.
+    #[serde(default)]
+    pub encoding: Encoding,
+    /// A word to find the process by.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tag: Option<String>,
+}
+
+/// What a command did.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct ExecResult {
+    /// As a shell has it: 124 after its timeout, 128 and the signal.
+    pub exit_code: i32,
+    pub stdout: String,
+    pub stderr: String,
+    pub encoding: Encoding,
+    pub duration_ms: u64,
+    /// Bytes that were not kept.
+    pub stdout_truncated: u64,
+    pub stderr_truncated: u64,
+    pub status: ExitStatus,
+}
+
+/// What a streamed command says, in `data:` of its events. The id of an event is the offset behind it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "type", rename_all = "snake_case")]
+#[non_exhaustive]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub enum ExecEvent {
+    Started {
+        process: ProcessId,
+        pid: u32,
+    },
+    Stdout {
+        data: String,
+    },
+    Stderr {
+        data: String,
+    },
+    /// Of a terminal.
+    Tty {
+        data: String,
+    },
+    /// Output that nobody read in time is gone.
+    Gap {
+        from: u64,
+        to: u64,
+    },
+    Exit {
+        exit_code: i32,
+        status: ExitStatus,
+    },
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct SendSignal {
+    /// A number, e.g. 15.
+    pub signal: i32,
+}
+
+/// A new terminal. Without a command it is a shell.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct CreateTerminal {
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub args: Vec<String>,
+    #[serde(default)]
+    pub size: TtySize,
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub env: BTreeMap<String, String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cwd: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub user: Option<String>,
+}
+
+/// Text frames to a terminal's WebSocket. Binary frames are what is typed, and what is shown.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "type", rename_all = "snake_case", deny_unknown_fields)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub enum TerminalControl {
+    Resize { rows: u16, cols: u16 },
+    Signal { signal: i32 },
+}
+
+/// Text frames from a terminal's WebSocket.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "type", rename_all = "snake_case")]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub enum TerminalEvent {
+    /// Where the bytes that follow begin. For `from` of the next connection add what came after it.
+    Attached {
+        process: ProcessId,
+        offset: u64,
+    },
+    Gap {
+        from: u64,
+        to: u64,
+    },
+    Exit {
+        exit_code: i32,
+        status: ExitStatus,
+    },
+    Error {
+        code: String,
+        detail: String,
+    },
+}
+
+/// A file of a sandbox.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct FileInfo {
+    /// As its user means it: absolute, e.g. `/work/src/main.rs`. Bytes that are no text are `\xNN`.
+    pub path: String,
+    pub name: String,
+    pub kind: EntryKind,
+    pub size: u64,
+    pub mode: u32,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub user: Option<String>,
+    pub modified_at: Timestamp,
+    /// Of a symlink.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub target: Option<String>,
+}
+
+/// A directory with what is in it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct TreeNode {
+    #[serde(flatten)]
+    pub file: FileInfo,
+    /// Of a directory that was looked into.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "openapi", schema(no_recursion))]
+    pub children: Option<Vec<TreeNode>>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct Tree {
+    pub root: TreeNode,
+    /// It has more than a tree may have; ask for a part of it.
+    pub truncated: bool,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct MakeDirectory {
+    pub path: String,
+    /// Those above it too; then it may be there already.
+    #[serde(default = "yes")]
+    pub parents: bool,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub mode: Option<u32>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct MovePath {
+    pub from: String,
+    pub to: String,
+    #[serde(default)]
+    pub overwrite: bool,
+}
+
+/// A version of a workspace.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct Version {
+    /// Unix milliseconds: its name.
+    pub version: i64,
+    /// Counted from 1.
+    pub sequence: u64,
+    pub created_at: Timestamp,
+    pub files: u64,
+    pub bytes: u64,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct SyncFiles {
+    /// Believe no state file: compare everything, delete nothing, write it anew.
+    #[serde(default)]
+    pub regenerate: bool,
+    /// Read every file again, also those that look unchanged.
+    #[serde(default)]
+    pub rehash: bool,
+    /// Only say what would be done.
+    #[serde(default)]
+    pub dry_run: bool,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct RestoreVersion {
+    /// By its name or number; none: the newest.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub version: Option<i64>,
+    /// One file or directory of it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub path: Option<String>,
+    /// Of another sandbox of the account, which may be gone.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub from: Option<SandboxId>,
+}
+
+/// What a sandbox uses now.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct SandboxMetrics {
+    pub uptime_s: u64,
+    /// Since anybody used it.
+    pub idle_s: u64,
+    pub processes_running: u32,
+    /// None: the provider cannot tell.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub memory_bytes: Option<u64>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cpu_seconds: Option<f64>,
+    pub processes: Vec<ProcessInfo>,
+}
+
+/// P7: a token for one port of one sandbox.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct CreatePortToken {
+    /// None: an hour.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub expires_in_s: Option<u64>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct PortToken {
+    /// For `?seawall_token=`, or the header `x-seawall-token`.
+    pub token: String,
+    /// With the token in it: for a browser.
+    pub url: String,
+    pub expires_at: Timestamp,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct ProviderInfo {
+    pub name: String,
+    /// Where nothing else is named.
+    pub default: bool,
+    #[cfg_attr(feature = "openapi", schema(value_type = Object))]
+    pub capabilities: Value,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct CreateAccount {
+    pub name: String,
+    #[serde(default)]
+    pub settings: Map<String, Value>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct SetSettings {
+    /// All of them: what is not named is gone.
+    pub settings: Map<String, Value>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct CreateKey {
+    pub name: String,
+    pub scopes: BTreeSet<KeyScope>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub expires_at: Option<Timestamp>,
+}
+
+/// A key, with its secret: this once.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct NewKey {
+    pub key: ApiKey,
+    /// For `Authorization: Bearer`. It is stored nowhere.
+    pub secret: String,
+    /// The key whose place it takes, and until when that one is good.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub replaces: Option<KeyId>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct RotateKey {
+    /// How long the old one goes on working. None: not at all.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub overlap_s: Option<u64>,
+}
+
+/// Whether the server can do its work, part by part.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct Health {
+    pub status: HealthStatus,
+    pub version: String,
+    /// What was looked at, and what is wrong with it.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub checks: BTreeMap<String, String>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub enum HealthStatus {
+    Ok,
+    Unready,
+}

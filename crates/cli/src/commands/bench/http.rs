@@ -1,0 +1,153 @@
+//! The service over HTTP: how many reads it answers, what it weighs with many listeners, and what HTTP adds to the
+//! work. The server is a process of its own; what it is held against runs in this one, on the same data folder.
+
+use super::{
+    figures::{Bound, Report, percentile},
+    turns::first,
+};
+use crate::{app::App, output, turns};
+use anyhow::{Context, Result, ensure};
+use raw::{Http, Target, Told};
+use seawall_api::{
+    ConversationId, SandboxId,
+    conversation::{Conversation, TurnState},
+    event::Event,
+    http::ExecResult,
+};
+use seawall_core::ExecRequest;
+use serde_json::json;
+use server::Server;
+use std::time::{Duration, Instant};
+
+mod crowd;
+mod load;
+mod raw;
+mod server;
+
+const WARM_UP: usize = 20;
+const EXECS: usize = 200;
+const TURNS: usize = 100;
+/// What a turn leaves to do when its answer was told is done before the next is measured.
+const PAUSE: Duration = Duration::from_millis(10);
+
+pub async fn all(app: &App, runs: u32) -> Result<Report> {
+    // The server inherits it.
+    crowd::raise_open_files()?;
+    let server = Server::start(app).await?;
+    let mut report = Report::default();
+    if let Err(error) = measure(app, &server, runs, &mut report).await {
+        output::note(format!("the server's last words:\n{}", server.last_words()));
+        return Err(error);
+    }
+    if let Err(error) = server.stop().await {
+        output::note(format!("{error:#}"));
+    }
+    Ok(report)
+}
+
+async fn measure(app: &App, server: &Server, runs: u32, report: &mut Report) -> Result<()> {
+    let target = &server.target;
+    let (conversation, sandbox) = conversation(target).await?;
+    load::reads(target, &format!("/conversations/{conversation}"), runs, report).await?;
+    exec(app, target, sandbox, report).await?;
+    first_output(app, target, conversation, sandbox, report).await?;
+    // The last: what the server did before, and kept for it, is weighed too.
+    crowd::memory(server, report).await
+}
+
+/// A conversation, with its sandbox.
+async fn conversation(target: &Target) -> Result<(ConversationId, SandboxId)> {
+    let mut http = Http::connect(target).await?;
+    let made = http.call("POST", "/conversations", Some(&json!({}))).await?;
+    let made: Conversation = serde_json::from_slice(&made)?;
+    let path = format!("/conversations/{}/sandbox/auto", made.id);
+    Ok((made.id, turn(&mut http, &path, "echo made").await?.1))
+}
+
+/// From sending a prompt to the first output, and in which sandbox. The turn is over when this returns.
+async fn turn(http: &mut Http, path: &str, prompt: &str) -> Result<(Duration, SandboxId)> {
+    let ask = json!({ "prompt": prompt });
+    let begun = Instant::now();
+    http.stream("POST", path, Some(&ask)).await?;
+    let (mut seen, mut sandbox) = (None, None);
+    while let Some(told) = http.next().await? {
+        match told {
+            Told::Event(Event::Text { .. }) => {
+                seen.get_or_insert_with(|| begun.elapsed());
+            }
+            Told::Event(Event::TurnStarted { sandbox_id, .. }) => sandbox = Some(sandbox_id),
+            Told::Event(Event::TurnEnded { state, error, .. }) => {
+                ensure!(state == TurnState::Completed, "a turn ended as {state}: {error:?}");
+            }
+            _ => {}
+        }
+    }
+    Ok((seen.context("a turn without output")?, sandbox.context("a turn without a sandbox")?))
+}
+
+/// `true` through the server, and through the wire from here: in turns, so that both have the same weather.
+async fn exec(app: &App, target: &Target, sandbox: SandboxId, report: &mut Report) -> Result<()> {
+    let mut http = Http::connect(target).await?;
+    let (path, ask) = (format!("/sandboxes/{sandbox}/exec"), json!({ "args": ["true"] }));
+    let (mut served, mut direct) = (Vec::new(), Vec::new());
+    for round in 0..WARM_UP + EXECS {
+        let begun = Instant::now();
+        let answer: ExecResult = serde_json::from_slice(&http.call("POST", &path, Some(&ask)).await?)?;
+        let through_server = begun.elapsed();
+        ensure!(answer.exit_code == 0, "`true` ended with {}", answer.exit_code);
+        let begun = Instant::now();
+        let done = app.sandboxes.exec(sandbox, ExecRequest::new(["true"])).await?;
+        let through_wire = begun.elapsed();
+        ensure!(done.status.success(), "`true` {}", done.status);
+        if round >= WARM_UP {
+            served.push(millis(through_server));
+            direct.push(millis(through_wire));
+        }
+    }
+    let (served, direct) = (p50(&mut served), p50(&mut direct));
+    report.told("http_exec_p50_ms", "exec `true` over HTTP, p50", "ms", served);
+    report.told("wire_exec_p50_ms", "  over the wire, p50", "ms", direct);
+    let (name, bound) = ("  HTTP adds to exec, p50", Bound::AtMost(1.0));
+    report.reference("http_exec_adds_ms", name, "ms", served - direct, bound);
+    Ok(())
+}
+
+/// From a prompt to the first output on a sandbox that runs: through the server, and by the service in this process.
+async fn first_output(
+    app: &App,
+    target: &Target,
+    conversation: ConversationId,
+    sandbox: SandboxId,
+    report: &mut Report,
+) -> Result<()> {
+    let account = turns::account(app).await?;
+    let here = turns::open(app).await?;
+    let mut http = Http::connect(target).await?;
+    let path = format!("/conversations/{conversation}/sandbox/{sandbox}");
+    let (mut served, mut direct) = (Vec::new(), Vec::new());
+    for round in 0..WARM_UP + TURNS {
+        tokio::time::sleep(PAUSE).await;
+        let (through_server, _) = turn(&mut http, &path, "echo hello").await?;
+        tokio::time::sleep(PAUSE).await;
+        let in_process = first(&here, account, conversation, "echo hello").await?;
+        if round >= WARM_UP {
+            served.push(millis(through_server));
+            direct.push(millis(in_process));
+        }
+    }
+    let (served, direct) = (p50(&mut served), p50(&mut direct));
+    report.told("http_first_p50_ms", "prompt to first output over HTTP, p50", "ms", served);
+    report.told("here_first_p50_ms", "  in this process, p50", "ms", direct);
+    let (name, bound) = ("  HTTP adds to the first event with output, p50", Bound::AtMost(1.0));
+    report.reference("http_first_adds_ms", name, "ms", served - direct, bound);
+    Ok(())
+}
+
+fn millis(time: Duration) -> f64 {
+    time.as_secs_f64() * 1000.0
+}
+
+fn p50(times: &mut [f64]) -> f64 {
+    times.sort_by(f64::total_cmp);
+    percentile(times, 0.50)
+}

@@ -1,0 +1,32 @@
+//! Turns over HTTP from end to end, on the real binary with the template `shell`: what a client sees that is killed and
+//! comes back, and what is kept, whatever dies: the server, the box, the bucket, the disk, the database.
+
+#![allow(clippy::unwrap_used)] // Helpers beside the tests are tests too.
+
+#[path = "http/client.rs"]
+#[allow(dead_code)] // Other tests use more of it.
+mod client;
+#[path = "http/http.rs"]
+#[allow(dead_code)]
+mod http;
+#[path = "http/served.rs"]
+#[allow(dead_code)]
+mod served;
+#[path = "cli/world.rs"]
+#[allow(dead_code)]
+mod world;
+
+#[path = "http/agents.rs"]
+mod agents;
+#[path = "http/crashes.rs"]
+mod crashes;
+#[path = "http/endings.rs"]
+mod endings;
+#[path = "http/outages.rs"]
+mod outages;
+#[path = "http/owners.rs"]
+mod owners;
+#[path = "http/streams.rs"]
+mod streams;
+#[path = "http/turns.rs"]
+mod turns;

@@ -1,0 +1,342 @@
+//! One call: how it is asked, how often, and how its answer is read.
+
+use crate::{Client, Error, Result};
+use bytes::Bytes;
+use reqwest::{
+    Method, RequestBuilder, Response, StatusCode, Url,
+    header::{CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue, RETRY_AFTER},
+};
+use seawall_api::{ErrorKind, ProcessId};
+use serde::{Serialize, de::DeserializeOwned};
+use std::{fmt::Display, time::Duration};
+use tokio::time::sleep;
+
+const IDEMPOTENCY_KEY: &str = "idempotency-key";
+
+/// So often a call is tried, and so long is the first pause.
+const TRIES: u32 = 3;
+const PAUSE: Duration = Duration::from_millis(150);
+/// A server that names a longer pause is not waited for so long.
+const LONGEST_PAUSE: Duration = Duration::from_secs(30);
+/// So often a call of ours that still runs, since its connection broke, is asked for.
+const RUNNING_TRIES: u32 = 300;
+/// Of an answer that tells of an error.
+const MAX_REFUSAL: usize = 64 << 10;
+
+/// Whether a call may be made again.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Repeat {
+    /// It only looks, or has a key by which the server knows it again.
+    Always,
+    /// Only where the server cannot have seen it, or said that it did nothing.
+    Unseen,
+    /// Its body is gone with the first try.
+    Never,
+}
+
+/// A call that is not made yet. Clones of it are the same call again.
+#[derive(Debug, Clone)]
+pub(crate) struct Call {
+    client: Client,
+    method: Method,
+    url: Url,
+    headers: HeaderMap,
+    body: Option<Bytes>,
+    repeat: Repeat,
+    /// It cannot be made.
+    wrong: Option<Error>,
+}
+
+/// Why a try failed, and when another may go better.
+#[derive(Debug)]
+struct Failed {
+    error: Error,
+    again: Again,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Again {
+    No,
+    /// There was no answer. `seen`: the server may have begun.
+    Broken {
+        seen: bool,
+    },
+    /// It did nothing, and says when it may.
+    After(Duration),
+    /// The same call still runs there.
+    Running(Duration),
+}
+
+impl Call {
+    pub fn new(client: Client, method: Method, url: Url, repeat: Repeat) -> Call {
+        Call { client, method, url, headers: HeaderMap::new(), body: None, repeat, wrong: None }
+    }
+
+    /// Made once: every try has the same.
+    pub fn with_own_key(self) -> Call {
+        self.header(HeaderName::from_static(IDEMPOTENCY_KEY), &ProcessId::generate().to_string())
+    }
+
+    pub fn repeat(mut self, repeat: Repeat) -> Call {
+        self.repeat = repeat;
+        self
+    }
+
+    pub fn header(mut self, name: HeaderName, value: &str) -> Call {
+        match HeaderValue::from_str(value) {
+            Ok(value) => drop(self.headers.insert(name, value)),
+            Err(_) => {
+                self.wrong = Some(Error::new(ErrorKind::Invalid, format!("`{value}` cannot be a header")))
+            }
+        }
+        self
+    }
+
+    pub fn query(mut self, name: &str, value: impl Display) -> Call {
+        self.url.query_pairs_mut().append_pair(name, &value.to_string());
+        self
+    }
+
+    pub fn maybe(self, name: &str, value: Option<impl Display>) -> Call {
+        match value {
+            Some(value) => self.query(name, value),
+            None => self,
+        }
+    }
+
+    pub fn page(self, page: &crate::Page) -> Call {
+        self.maybe("limit", page.limit).maybe("after", page.after.as_deref())
+    }
+
+    pub fn json(mut self, body: &impl Serialize) -> Call {
+        match serde_json::to_vec(body) {
+            Ok(bytes) => self.body = Some(bytes.into()),
+            Err(error) => {
+                self.wrong = Some(Error::new(ErrorKind::Invalid, format!("cannot be sent: {error}")))
+            }
+        }
+        self.headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
+        self
+    }
+
+    pub fn bytes(mut self, body: Bytes) -> Call {
+        self.body = Some(body);
+        self.headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/octet-stream"));
+        self
+    }
+
+    /// The whole answer, read as what it must be.
+    pub async fn answer<T: DeserializeOwned>(self) -> Result<T> {
+        let body = self.whole().await?;
+        serde_json::from_slice(&body).map_err(|error| Error::unreadable("answer", error))
+    }
+
+    /// An answer that says no more than that it is done.
+    pub async fn done(self) -> Result<()> {
+        self.whole().await.map(drop)
+    }
+
+    async fn whole(&self) -> Result<Bytes> {
+        let mut tries = Tries::new(self.repeat);
+        loop {
+            match self.try_whole().await {
+                Ok(body) => return Ok(body),
+                Err(failed) => tries.wait(failed).await?,
+            }
+        }
+    }
+
+    async fn try_whole(&self) -> Result<Bytes, Failed> {
+        let response = self.try_head().await?;
+        response.bytes().await.map_err(|error| self.broken(&error))
+    }
+
+    /// The head of the answer; the body is the caller's.
+    pub async fn open(&self) -> Result<Response> {
+        let mut tries = Tries::new(self.repeat);
+        loop {
+            match self.try_head().await {
+                Ok(response) => return Ok(response),
+                Err(failed) => tries.wait(failed).await?,
+            }
+        }
+    }
+
+    /// As [`Call::open`], without another try.
+    pub async fn open_once(&self) -> Result<Response> {
+        self.try_head().await.map_err(|failed| failed.error)
+    }
+
+    /// With a body that comes as it is sent. There is one try.
+    pub async fn send_body(self, body: reqwest::Body) -> Result<Bytes> {
+        let response = self.head_of(self.request().body(body)).await.map_err(|failed| failed.error)?;
+        response.bytes().await.map_err(|error| Error::broken(self.client.base(), &error))
+    }
+
+    fn request(&self) -> RequestBuilder {
+        let http = self.client.http();
+        let request = http.request(self.method.clone(), self.url.clone()).headers(self.headers.clone());
+        match &self.body {
+            Some(body) => request.body(body.clone()),
+            None => request,
+        }
+    }
+
+    async fn try_head(&self) -> Result<Response, Failed> {
+        self.head_of(self.request()).await
+    }
+
+    async fn head_of(&self, request: RequestBuilder) -> Result<Response, Failed> {
+        if let Some(error) = &self.wrong {
+            return Err(Failed { error: error.clone(), again: Again::No });
+        }
+        let response = request.send().await.map_err(|error| self.broken(&error))?;
+        match response.status() {
+            status if status.is_success() || status == StatusCode::SWITCHING_PROTOCOLS => Ok(response),
+            _ => Err(refused(response).await),
+        }
+    }
+
+    fn broken(&self, error: &reqwest::Error) -> Failed {
+        let again = match error.is_builder() {
+            true => Again::No,
+            false => Again::Broken { seen: !error.is_connect() },
+        };
+        Failed { error: Error::broken(self.client.base(), error), again }
+    }
+}
+
+async fn refused(mut response: Response) -> Failed {
+    let status = response.status();
+    let pause = response.headers().get(RETRY_AFTER).and_then(seconds);
+    let mut body = Vec::new();
+    // An error whose explanation is cut off is still that error.
+    while let Ok(Some(part)) = response.chunk().await {
+        body.extend_from_slice(&part);
+        if body.len() > MAX_REFUSAL {
+            break;
+        }
+    }
+    let error = Error::answered(status, &body);
+    let again = match (status, pause) {
+        (StatusCode::SERVICE_UNAVAILABLE | StatusCode::TOO_MANY_REQUESTS, Some(pause)) => Again::After(pause),
+        (StatusCode::CONFLICT, pause) if error.code() == "idempotency_running" => {
+            Again::Running(pause.unwrap_or(Duration::from_secs(1)))
+        }
+        _ => Again::No,
+    };
+    Failed { error, again }
+}
+
+fn seconds(value: &HeaderValue) -> Option<Duration> {
+    let seconds = value.to_str().ok()?.trim().parse().ok()?;
+    Some(Duration::from_secs(seconds).min(LONGEST_PAUSE))
+}
+
+/// How often a call was tried.
+#[derive(Debug)]
+struct Tries {
+    repeat: Repeat,
+    done: u32,
+    running: u32,
+}
+
+impl Tries {
+    fn new(repeat: Repeat) -> Tries {
+        Tries { repeat, done: 0, running: 0 }
+    }
+
+    /// Until the next try; or the error, where there is none.
+    async fn wait(&mut self, failed: Failed) -> Result<()> {
+        let Some(pause) = self.pause(failed.again) else { return Err(failed.error) };
+        tracing::debug!(error = %failed.error, ?pause, "a call is tried again");
+        sleep(pause).await;
+        Ok(())
+    }
+
+    fn pause(&mut self, again: Again) -> Option<Duration> {
+        match (again, self.repeat) {
+            (Again::No, _) | (_, Repeat::Never) => return None,
+            (Again::Broken { seen: true } | Again::Running(_), Repeat::Unseen) => return None,
+            (Again::Running(pause), Repeat::Always) => {
+                self.running += 1;
+                return (self.running <= RUNNING_TRIES).then_some(pause);
+            }
+            _ => {}
+        }
+        self.done += 1;
+        if self.done >= TRIES {
+            return None;
+        }
+        match again {
+            Again::After(pause) => Some(pause),
+            _ => Some(PAUSE * 4_u32.pow(self.done - 1)),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::{self, answer};
+
+    const BROKEN: Again = Again::Broken { seen: true };
+    const UNREACHED: Again = Again::Broken { seen: false };
+
+    #[test]
+    fn tries_are_counted() {
+        let mut tries = Tries::new(Repeat::Always);
+        assert_eq!(tries.pause(BROKEN), Some(PAUSE));
+        assert_eq!(tries.pause(Again::After(Duration::from_secs(2))), Some(Duration::from_secs(2)));
+        assert_eq!(tries.pause(BROKEN), None);
+    }
+
+    #[test]
+    fn what_may_have_happened_is_not_repeated() {
+        let mut tries = Tries::new(Repeat::Unseen);
+        assert_eq!(tries.pause(BROKEN), None);
+        assert_eq!(tries.pause(UNREACHED), Some(PAUSE));
+        assert_eq!(Tries::new(Repeat::Never).pause(UNREACHED), None);
+        assert_eq!(Tries::new(Repeat::Always).pause(Again::No), None);
+    }
+
+    #[test]
+    fn a_call_that_still_runs_is_waited_for() {
+        let mut tries = Tries::new(Repeat::Always);
+        let pause = Duration::from_secs(1);
+        assert!((0..RUNNING_TRIES).all(|_| tries.pause(Again::Running(pause)) == Some(pause)));
+        assert_eq!(tries.pause(Again::Running(pause)), None);
+    }
+
+    #[tokio::test]
+    async fn a_busy_server_is_asked_again_with_the_same_key() {
+        let busy = "HTTP/1.1 503 Busy\r\nretry-after: 0\r\ncontent-length: 0\r\nconnection: close\r\n\r\n";
+        let server = testing::serve(vec![busy.to_owned(), String::new(), answer("{\"ok\":true}")]).await;
+        let client = Client::new(&server.url, Some("k".into())).unwrap();
+        let got: serde_json::Value = client.post(&["things"]).json(&1).answer().await.unwrap();
+        assert_eq!(got["ok"], true);
+        let asked = server.asked().await;
+        assert_eq!(asked.len(), 3);
+        let keys: Vec<_> = asked.iter().map(|each| testing::header(each, "idempotency-key")).collect();
+        assert!(keys[0].is_some() && keys.iter().all(|key| *key == keys[0]), "{keys:?}");
+        assert_eq!(testing::header(&asked[0], "authorization").as_deref(), Some("Bearer k"));
+    }
+
+    #[tokio::test]
+    async fn nobody_there_is_told_with_what_to_do() {
+        let client = Client::new("http://127.0.0.1:1", None).unwrap();
+        let error = client.get(&["health"]).done().await.unwrap_err();
+        assert_eq!((error.status, error.kind()), (None, ErrorKind::Unavailable));
+        assert!(error.to_string().contains("seawall serve"), "{error}");
+    }
+
+    #[tokio::test]
+    async fn a_refusal_is_not_repeated() {
+        let refusal = "HTTP/1.1 404 Not Found\r\ncontent-length: 0\r\nconnection: close\r\n\r\n";
+        let server = testing::serve(vec![refusal.to_owned(), answer("{}")]).await;
+        let client = Client::new(&server.url, None).unwrap();
+        let error = client.get(&["x"]).done().await.unwrap_err();
+        assert_eq!((error.status, error.kind()), (Some(404), ErrorKind::NotFound));
+        assert_eq!(server.asked().await.len(), 1);
+    }
+}

@@ -1,0 +1,279 @@
+//! Keys of accounts, and tokens for single ports.
+//!
+//! A secret is 32 random bytes, shown once and kept nowhere: its SHA-256 is. There is nothing to guess, so nothing slow
+//! stands in the way of a guesser.
+
+use crate::{
+    Error, Result,
+    ports::{
+        Clock,
+        store::{Accounts, KeyHash},
+    },
+};
+use hmac::{Hmac, KeyInit, Mac};
+use jiff::{SignedDuration, Timestamp};
+use seawall_api::{
+    AccountId, ErrorKind, KeyId, SandboxId,
+    account::{ApiKey, KeyScope},
+    http::{CreateKey, NewKey},
+};
+use sha2::{Digest, Sha256};
+use std::{
+    collections::{BTreeSet, HashMap},
+    fmt,
+    sync::{Arc, Mutex, PoisonError},
+    time::Duration,
+};
+use tokio::time::Instant;
+
+const PREFIX: &str = "sw_";
+/// Of a secret, to tell keys apart by.
+const SHOWN: usize = 11;
+/// How long a look at the database is believed. A key that was revoked elsewhere works for so long.
+const BELIEVED: Duration = Duration::from_secs(1);
+/// Between notes of a key's use.
+const NOTED: Duration = Duration::from_secs(60);
+const MOST_BELIEVED: usize = 10_000;
+
+/// Who asks.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Identity {
+    pub account: AccountId,
+    pub key: KeyId,
+    pub scopes: BTreeSet<KeyScope>,
+}
+
+impl Identity {
+    /// Each scope has those below it: admin may run, and run may read.
+    pub fn may(&self, scope: KeyScope) -> bool {
+        self.scopes.iter().any(|has| *has >= scope)
+    }
+}
+
+#[derive(Clone)]
+pub struct Keys {
+    accounts: Arc<dyn Accounts>,
+    clock: Arc<dyn Clock>,
+    /// Signs tokens. The same for every server of an installation.
+    secret: [u8; 32],
+    believed: Arc<Mutex<HashMap<KeyHash, Believed>>>,
+}
+
+struct Believed {
+    key: Option<ApiKey>,
+    looked: Instant,
+    noted: Option<Instant>,
+}
+
+impl fmt::Debug for Keys {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Keys").finish_non_exhaustive()
+    }
+}
+
+impl Keys {
+    pub fn new(accounts: Arc<dyn Accounts>, clock: Arc<dyn Clock>, secret: [u8; 32]) -> Keys {
+        Keys { accounts, clock, secret, believed: Arc::default() }
+    }
+
+    pub async fn verify(&self, secret: &str) -> Result<Identity> {
+        let hash = hash(secret);
+        let key = match self.remembered(&hash) {
+            Some(found) => found,
+            None => self.look(&hash).await?,
+        };
+        let key = key.ok_or_else(|| denied("key_unknown", "this key is not known here; check it"))?;
+        let now = self.clock.now();
+        if key.revoked_at.is_some_and(|at| at <= now) {
+            return Err(denied("key_revoked", "this key was revoked; make a new one"));
+        }
+        if key.expires_at.is_some_and(|at| at <= now) {
+            return Err(denied("key_expired", "this key has expired; make a new one"));
+        }
+        self.note_use(&hash, &key, now);
+        Ok(Identity { account: key.account_id, key: key.id, scopes: key.scopes })
+    }
+
+    fn believed(&self) -> std::sync::MutexGuard<'_, HashMap<KeyHash, Believed>> {
+        self.believed.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn remembered(&self, hash: &KeyHash) -> Option<Option<ApiKey>> {
+        let believed = self.believed();
+        let found = believed.get(hash).filter(|found| found.looked.elapsed() < BELIEVED)?;
+        Some(found.key.clone())
+    }
+
+    async fn look(&self, hash: &KeyHash) -> Result<Option<ApiKey>> {
+        let key = self.accounts.find_key(hash).await?;
+        let mut believed = self.believed();
+        if believed.len() >= MOST_BELIEVED {
+            believed.clear();
+        }
+        let noted = believed.get(hash).and_then(|found| found.noted);
+        // Guesses are not remembered: they would push out what is good.
+        if key.is_some() {
+            believed.insert(*hash, Believed { key: key.clone(), looked: Instant::now(), noted });
+        }
+        Ok(key)
+    }
+
+    /// Now and then: nobody waits for it.
+    fn note_use(&self, hash: &KeyHash, key: &ApiKey, now: Timestamp) {
+        let mut believed = self.believed();
+        let Some(found) = believed.get_mut(hash) else { return };
+        if found.noted.is_some_and(|noted| noted.elapsed() < NOTED) {
+            return;
+        }
+        found.noted = Some(Instant::now());
+        let (accounts, account, id) = (self.accounts.clone(), key.account_id, key.id);
+        tokio::spawn(async move {
+            if let Err(error) = accounts.touch_key(account, id, now).await {
+                tracing::warn!(key = %id, error = %error.chain(), "the use of a key was not noted");
+            }
+        });
+    }
+
+    pub async fn create(&self, account: AccountId, ask: &CreateKey) -> Result<NewKey> {
+        let now = self.clock.now();
+        if ask.name.trim().is_empty() || ask.name.len() > 200 {
+            return Err(Error::invalid("a key needs a name of 1 to 200 bytes"));
+        }
+        if ask.scopes.is_empty() {
+            return Err(Error::invalid("a key needs a scope: read, run or admin"));
+        }
+        if ask.expires_at.is_some_and(|at| at <= now) {
+            return Err(Error::invalid("`expires_at` is over already"));
+        }
+        let secret = new_secret()?;
+        let key = ApiKey {
+            id: KeyId::generate(),
+            account_id: account,
+            name: ask.name.clone(),
+            prefix: secret[..SHOWN].to_owned(),
+            scopes: ask.scopes.clone(),
+            created_at: now,
+            expires_at: ask.expires_at,
+            revoked_at: None,
+            last_used_at: None,
+        };
+        self.accounts.add_key(&key, &hash(&secret)).await?;
+        tracing::info!(%account, key = %key.id, prefix = key.prefix, "key made");
+        Ok(NewKey { key, secret, replaces: None })
+    }
+
+    /// All of them, revoked ones too, oldest first.
+    pub async fn list(&self, account: AccountId) -> Result<Vec<ApiKey>> {
+        self.accounts.keys(account).await
+    }
+
+    pub async fn revoke(&self, account: AccountId, key: KeyId) -> Result<()> {
+        self.revoke_at(account, key, self.clock.now()).await
+    }
+
+    async fn revoke_at(&self, account: AccountId, key: KeyId, at: Timestamp) -> Result<()> {
+        self.find(account, key).await?;
+        self.accounts.revoke_key(account, key, at).await?;
+        // Here at once; elsewhere within a moment.
+        self.believed().retain(|_, found| found.key.as_ref().is_none_or(|found| found.id != key));
+        tracing::info!(%account, %key, %at, "key revoked");
+        Ok(())
+    }
+
+    async fn find(&self, account: AccountId, key: KeyId) -> Result<ApiKey> {
+        let found = self.accounts.keys(account).await?.into_iter().find(|found| found.id == key);
+        found.ok_or_else(|| Error::not_found(format!("there is no key {key}")))
+    }
+
+    /// A new secret in the place of an old one, which works on for a while.
+    pub async fn rotate(&self, account: AccountId, key: KeyId, overlap: Duration) -> Result<NewKey> {
+        let old = self.find(account, key).await?;
+        let now = self.clock.now();
+        if old.revoked_at.is_some_and(|at| at <= now) {
+            return Err(Error::conflict("this key was revoked; make a new one"));
+        }
+        let ask = CreateKey { name: old.name, scopes: old.scopes, expires_at: old.expires_at };
+        let new = self.create(account, &ask).await?;
+        let overlap = SignedDuration::try_from(overlap).unwrap_or(SignedDuration::MAX);
+        let until = now.saturating_add(overlap).unwrap_or(Timestamp::MAX);
+        self.revoke_at(account, key, until).await?;
+        Ok(NewKey { replaces: Some(key), ..new })
+    }
+
+    /// P7: for one port of one sandbox.
+    pub fn port_token(
+        &self,
+        account: AccountId,
+        sandbox: SandboxId,
+        port: u16,
+        expires_at: Timestamp,
+    ) -> String {
+        let expires = expires_at.as_second();
+        let mac = self.mac(account, sandbox, port, expires).finalize().into_bytes();
+        format!("swp_{}_{expires}_{}", account.as_uuid().simple(), hex(&mac))
+    }
+
+    /// Whose token it is.
+    pub fn check_port_token(&self, token: &str, sandbox: SandboxId, port: u16) -> Result<AccountId> {
+        let invalid = || denied("token_invalid", "this token is not for this port; ask for a new one");
+        let rest = token.strip_prefix("swp_").ok_or_else(invalid)?;
+        let mut parts = rest.split('_');
+        let (Some(account), Some(expires), Some(mac), None) =
+            (parts.next(), parts.next(), parts.next(), parts.next())
+        else {
+            return Err(invalid());
+        };
+        let account: AccountId = account.parse().map_err(|_| invalid())?;
+        let expires: i64 = expires.parse().map_err(|_| invalid())?;
+        let mac = unhex(mac).ok_or_else(invalid)?;
+        // In constant time.
+        self.mac(account, sandbox, port, expires).verify_slice(&mac).map_err(|_| invalid())?;
+        match expires > self.clock.now().as_second() {
+            true => Ok(account),
+            false => Err(denied("token_expired", "this token has expired; ask for a new one")),
+        }
+    }
+
+    fn mac(&self, account: AccountId, sandbox: SandboxId, port: u16, expires: i64) -> Hmac<Sha256> {
+        // A key of 32 bytes is one of any length, which HMAC takes.
+        let mut key = [0; 64];
+        key[..32].copy_from_slice(&self.secret);
+        let mut mac = <Hmac<Sha256> as KeyInit>::new(&key.into());
+        mac.update(format!("port {account} {sandbox} {port} {expires}").as_bytes());
+        mac
+    }
+}
+
+/// `sw_` and 64 hex digits.
+fn new_secret() -> Result<String> {
+    Ok(format!("{PREFIX}{}", hex(&random()?)))
+}
+
+/// 32 random bytes, for signing.
+pub fn random() -> Result<[u8; 32]> {
+    let mut bytes = [0; 32];
+    let filled = getrandom::fill(&mut bytes);
+    filled.map_err(|error| Error::internal(format!("the kernel gives no randomness: {error}")))?;
+    Ok(bytes)
+}
+
+pub fn hash(secret: &str) -> KeyHash {
+    Sha256::digest(secret.as_bytes()).into()
+}
+
+fn denied(code: &'static str, message: &str) -> Error {
+    Error::new(ErrorKind::Denied, message).with_code(code)
+}
+
+fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+fn unhex(text: &str) -> Option<Vec<u8>> {
+    let digits = text.as_bytes();
+    if digits.len() % 2 != 0 || !digits.iter().all(u8::is_ascii_hexdigit) {
+        return None;
+    }
+    let byte = |pair: &[u8]| u8::from_str_radix(std::str::from_utf8(pair).ok()?, 16).ok();
+    digits.chunks(2).map(byte).collect()
+}

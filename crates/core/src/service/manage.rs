@@ -1,0 +1,268 @@
+//! Making, looking, stopping, ending: a sandbox as a thing of its account.
+
+use super::{SandboxService, Wanted, coded, created, owned::gone};
+use crate::{
+    Error, ExecOutput, ExecRequest, Result,
+    hooks::{Moment, is_own_key},
+    ports::{
+        Volumes,
+        store::{Page, Paged, SandboxFilter, SandboxRow},
+    },
+    sandboxes::{Left, NewSandbox},
+};
+use futures::FutureExt;
+use seawall_api::{
+    AccountId, ErrorKind, SandboxId,
+    files::FileRef,
+    http::{CreateSandbox, ProviderInfo, SandboxMetrics},
+    sandbox::{EndReason, Limits, Sandbox, SandboxSpec, SandboxState, WORKDIR},
+};
+use serde_json::{Map, Value};
+use std::time::Duration;
+
+/// How long processes may take to end, where nothing is said.
+const GRACE: Duration = Duration::from_secs(5);
+
+/// How a sandbox shall end.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct EndSandbox {
+    /// Its files are pushed first.
+    pub sync: bool,
+    /// Also where that fails, or where it has work that no bucket has.
+    pub force: bool,
+    /// None: they go where the bucket has them.
+    pub volumes: Option<Volumes>,
+}
+
+impl SandboxService {
+    /// V1, and H2: cold start runs also for a sandbox without a conversation.
+    pub async fn create(&self, account: AccountId, ask: &CreateSandbox) -> Result<Sandbox> {
+        let id = ask.id.unwrap_or_else(SandboxId::generate);
+        if let Some(row) = self.rows.find(id).await? {
+            return self.made_before(account, row, ask).await;
+        }
+        let template = self.template_of(ask.template.as_deref())?;
+        let provider = ask.provider.clone().or_else(|| template.sandbox.provider.clone());
+        let name = provider.as_deref().unwrap_or(self.sandboxes.providers().default_name()).to_owned();
+        let provides =
+            self.sandboxes.providers().get(&name).map_err(|error| error.with_code("invalid_config"))?;
+        let new = NewSandbox {
+            id: Some(id),
+            account: Some(account),
+            name: ask.name.clone(),
+            template: Some(template.name.clone()),
+            provider,
+            spec: with_wishes(self.spec_of(&template, provides.capabilities().isolation)?, ask),
+        };
+        let wanted = Wanted { account, sandbox: id, conversation: None, agent: None, turn: None, template };
+        let kept = provides.has_volume(id).await?;
+        if !ask.start {
+            self.sandboxes.create(new).await.map_err(|error| created(id, error))?;
+            return self.get(account, id).await;
+        }
+        self.sandboxes.launch(new).await.map_err(|error| created(id, error))?;
+        let volumes = if kept { Volumes::Keep } else { Volumes::Delete };
+        self.cold_start(&wanted, volumes, Left::Nothing).await?;
+        self.get(account, id).await
+    }
+
+    /// Asked for again: the same is the same, ended is ended, and another's id is taken.
+    async fn made_before(&self, account: AccountId, row: SandboxRow, ask: &CreateSandbox) -> Result<Sandbox> {
+        let id = row.id;
+        if row.account_id != account {
+            let message = format!("the id {id} cannot be used; leave it out, and one is made");
+            return Err(Error::new(ErrorKind::AlreadyExists, message).with_code("invalid_id"));
+        }
+        if row.state == SandboxState::Terminated {
+            return Err(gone(id));
+        }
+        if row.name != ask.name {
+            return Err(Error::conflict(format!("sandbox {id} exists and is not as asked for")));
+        }
+        if ask.start {
+            self.ensure(&self.wanted_of(&row).await?).await?;
+        }
+        self.get(account, id).await
+    }
+
+    /// Also of those that were ended.
+    pub async fn get(&self, account: AccountId, id: SandboxId) -> Result<Sandbox> {
+        let row = self.row(account, id).await?;
+        let info = self.sandboxes.get(id).await?;
+        Ok(self.seen(row, info))
+    }
+
+    /// Newest first.
+    pub async fn list(
+        &self,
+        account: AccountId,
+        filter: &SandboxFilter,
+        page: &Page,
+    ) -> Result<Paged<Sandbox>> {
+        let found = self.rows.list(account, filter, page).await?;
+        let mut items = Vec::with_capacity(found.items.len());
+        for row in found.items {
+            match self.sandboxes.get(row.id).await {
+                Ok(info) => items.push(self.seen(row, info)),
+                // Removed since the list was made.
+                Err(error) if error.kind() == ErrorKind::NotFound => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(Paged { items, next: found.next })
+    }
+
+    pub async fn start(&self, account: AccountId, id: SandboxId) -> Result<Sandbox> {
+        let row = self.live_row(account, id).await?;
+        self.ensure(&self.wanted_of(&row).await?).await?;
+        // V1: it answers, and its workspace is there.
+        let reached = self.sandboxes.guest(id).await?.stat(FileRef::new(WORKDIR), true).await;
+        if let Err(error) = reached {
+            let message = format!("sandbox {id} runs and cannot be reached; stop it and start it again");
+            return Err(coded("not_accessible", message, error.into()));
+        }
+        self.get(account, id).await
+    }
+
+    pub async fn stop(
+        &self,
+        account: AccountId,
+        id: SandboxId,
+        grace: Option<Duration>,
+        force: bool,
+    ) -> Result<Sandbox> {
+        self.live_row(account, id).await?;
+        if force {
+            self.sandboxes.give_up_unsynced(id).await?;
+        }
+        self.sandboxes.stop(id, grace.unwrap_or(GRACE)).await?;
+        self.get(account, id).await
+    }
+
+    /// V2: for good. What was ended before stays so.
+    pub async fn end(&self, account: AccountId, id: SandboxId, how: &EndSandbox) -> Result<Sandbox> {
+        let row = self.row(account, id).await?;
+        if row.state == SandboxState::Terminated {
+            return self.get(account, id).await;
+        }
+        let mut last = self.get(account, id).await?;
+        let wanted = self.wanted_of(&row).await?;
+        self.terminate_with(&wanted, how).await?;
+        match self.get(account, id).await {
+            // One without a template leaves no record.
+            Err(error) if error.kind() == ErrorKind::NotFound => {
+                last.info.state = SandboxState::Terminated;
+                last.info.reason = Some(EndReason::Terminated);
+                Ok(last)
+            }
+            other => other,
+        }
+    }
+
+    /// With a sync first, unless that is not wanted. Where the sync fails it goes on, unless forced.
+    pub async fn terminate(&self, wanted: &Wanted, sync: bool, force: bool) -> Result<()> {
+        self.terminate_with(wanted, &EndSandbox { sync, force, volumes: None }).await
+    }
+
+    async fn terminate_with(&self, wanted: &Wanted, how: &EndSandbox) -> Result<()> {
+        let id = wanted.sandbox;
+        // It must be theirs.
+        if self.row(wanted.account, id).await?.state == SandboxState::Terminated {
+            return Ok(());
+        }
+        let moment = Moment::Terminate { reason: EndReason::Terminated };
+        let log = async move {
+            tracing::info!(sandbox = %id, "sandbox ends");
+            Ok(())
+        };
+        // First, so that what it writes is saved too.
+        self.hooks.run(&wanted.context(), &moment, Some(log.boxed())).await?;
+        let runs = self.sandboxes.get(id).await?.state == SandboxState::Running;
+        let mut synced = false;
+        if how.sync && runs {
+            match self.push(wanted).await {
+                Ok(report) => synced = report.is_some_and(|report| report.problems.is_empty()),
+                Err(error) if how.force => {
+                    tracing::error!(sandbox = %id, error = %error.chain(), "terminated by force, with work that no bucket has");
+                }
+                Err(error) => return Err(not_terminated(id, error)),
+            }
+        }
+        if how.force {
+            self.sandboxes.give_up_unsynced(id).await?;
+        }
+        // What is in the bucket need not be here; what is not, stays.
+        let volumes = how.volumes.unwrap_or(if synced { Volumes::Delete } else { Volumes::Keep });
+        self.sandboxes.remove(id, volumes).await
+    }
+
+    /// V6. The service's own keys stay as they are.
+    pub async fn set_metadata(
+        &self,
+        account: AccountId,
+        id: SandboxId,
+        changes: &Map<String, Value>,
+    ) -> Result<Sandbox> {
+        self.live_row(account, id).await?;
+        if let Some(key) = changes.keys().find(|key| is_own_key(key)) {
+            return Err(Error::invalid(format!("`{key}` is the service's own; choose another key")));
+        }
+        self.rows.merge_metadata(account, id, changes).await?;
+        self.get(account, id).await
+    }
+
+    pub async fn exec(&self, account: AccountId, id: SandboxId, request: ExecRequest) -> Result<ExecOutput> {
+        crate::exec::run(&self.guest(account, id).await?, request).await
+    }
+
+    pub async fn metrics(&self, account: AccountId, id: SandboxId) -> Result<SandboxMetrics> {
+        let guest = self.guest_if_running(account, id).await?;
+        let provider = self.row(account, id).await?.provider;
+        let used = self.sandboxes.providers().get(&provider)?.usage(id).await?;
+        let (info, processes) = (guest.info().await?, guest.processes().await?);
+        Ok(SandboxMetrics {
+            uptime_s: info.uptime_s,
+            idle_s: info.idle_s,
+            processes_running: info.processes_running,
+            memory_bytes: used.memory_bytes,
+            cpu_seconds: used.cpu_seconds,
+            processes,
+        })
+    }
+
+    pub fn providers(&self) -> Vec<ProviderInfo> {
+        let providers = self.sandboxes.providers();
+        let told = |provider: &std::sync::Arc<dyn crate::ports::Provider>| ProviderInfo {
+            name: provider.name().to_owned(),
+            default: provider.name() == providers.default_name(),
+            // Plain data of ours.
+            capabilities: serde_json::to_value(provider.capabilities()).unwrap_or_default(),
+        };
+        providers.all().map(told).collect()
+    }
+}
+
+/// What a template says, and over it what was asked for.
+fn with_wishes(template: SandboxSpec, ask: &CreateSandbox) -> SandboxSpec {
+    let mut spec = template;
+    spec.image = ask.image.clone().or(spec.image);
+    spec.env.extend(ask.env.clone());
+    spec.labels.extend(ask.labels.clone());
+    spec.user = ask.user.clone().or(spec.user);
+    spec.limits = Limits {
+        cpus: ask.limits.cpus.or(spec.limits.cpus),
+        memory_mb: ask.limits.memory_mb.or(spec.limits.memory_mb),
+        disk_mb: ask.limits.disk_mb.or(spec.limits.disk_mb),
+        max_processes: ask.limits.max_processes.or(spec.limits.max_processes),
+    };
+    spec.mounts.extend(ask.mounts.clone());
+    spec.timeouts = ask.timeouts.or(spec.timeouts);
+    spec
+}
+
+fn not_terminated(id: SandboxId, error: Error) -> Error {
+    let message =
+        format!("sandbox {id} was not terminated: its files could not be saved; use force to do without");
+    let kind = if error.is_retryable() { error.kind() } else { ErrorKind::Conflict };
+    Error::new(kind, message).with_code("sync_failed").with_source(error)
+}

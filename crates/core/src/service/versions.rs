@@ -1,0 +1,90 @@
+//! The versions of a sandbox's files, by account.
+
+use super::{SandboxService, coded};
+use crate::{
+    Error, Result,
+    ports::store::SandboxRow,
+    workspaces::{Difference, Restore, Workspaces},
+};
+use jiff::Timestamp;
+use seawall_api::{
+    AccountId, SandboxId,
+    files::FileName,
+    http::{RestoreVersion, Version},
+};
+use seawall_sync::engine::{DryRun, Options, Restored, Silent, SyncReport};
+use std::sync::Arc;
+
+impl SandboxService {
+    /// Where the files of a sandbox go; an error where that is nowhere.
+    async fn place_of(&self, row: &SandboxRow) -> Result<Workspaces> {
+        let wanted = self.wanted_of(row).await?;
+        self.workspaces(&wanted).await?.ok_or_else(|| {
+            let template = row.template.as_deref().unwrap_or("shell");
+            Error::invalid(format!(
+                "the files of sandbox {} go nowhere: template `{template}` has `sync.enabled = false`",
+                row.id
+            ))
+        })
+    }
+
+    /// S7.
+    pub async fn sync(&self, account: AccountId, id: SandboxId, options: Options) -> Result<SyncReport> {
+        self.guest(account, id).await?;
+        let row = self.live_row(account, id).await?;
+        let synced = self.place_of(&row).await?.sync_files(id, options).await;
+        let report = synced.map_err(|error| not_synced(id, error))?;
+        self.note_synced(&self.wanted_of(&row).await?).await;
+        Ok(report)
+    }
+
+    /// What a sync would do.
+    pub async fn dry_run(&self, account: AccountId, id: SandboxId, options: Options) -> Result<DryRun> {
+        self.guest(account, id).await?;
+        let row = self.live_row(account, id).await?;
+        self.place_of(&row).await?.dry_run(id, options).await.map_err(|error| not_synced(id, error))
+    }
+
+    /// Oldest first; also of a sandbox that was ended.
+    pub async fn versions(&self, account: AccountId, id: SandboxId) -> Result<Vec<Version>> {
+        let row = self.row(account, id).await?;
+        let found = self.place_of(&row).await?.versions(id).await?;
+        let shown = |version: seawall_sync::versions::VersionInfo| Version {
+            version: version.timestamp,
+            sequence: version.seq,
+            created_at: Timestamp::from_millisecond(version.timestamp).unwrap_or_default(),
+            files: version.files,
+            bytes: version.bytes,
+        };
+        Ok(found.into_iter().map(shown).collect())
+    }
+
+    pub async fn diff(
+        &self,
+        account: AccountId,
+        id: SandboxId,
+        from: i64,
+        to: Option<i64>,
+    ) -> Result<Vec<Difference>> {
+        let row = self.row(account, id).await?;
+        self.place_of(&row).await?.diff(id, from, to).await
+    }
+
+    /// Brings a version back, or a part of it.
+    pub async fn restore(&self, account: AccountId, id: SandboxId, ask: &RestoreVersion) -> Result<Restored> {
+        if let Some(from) = ask.from {
+            // It must be theirs too.
+            self.row(account, from).await?;
+        }
+        self.guest(account, id).await?;
+        let row = self.live_row(account, id).await?;
+        let what =
+            Restore { version: ask.version, path: ask.path.as_deref().map(FileName::from), from: ask.from };
+        let restored = self.place_of(&row).await?.restore(id, &what, Arc::new(Silent)).await;
+        restored.map_err(|error| not_synced(id, error))
+    }
+}
+
+fn not_synced(id: SandboxId, error: Error) -> Error {
+    coded("sync_failed", format!("the files of sandbox {id} could not be synced"), error)
+}

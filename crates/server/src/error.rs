@@ -1,0 +1,245 @@
+//! Errors as callers see them: application/problem+json, with a code for programs and the request's id for the log.
+//!
+//! What is our own fault, or that of somebody behind us, is told without its causes: those are in the log.
+
+use crate::request_id::REQUEST_ID;
+use axum::{
+    extract::Request,
+    http::{
+        HeaderName, HeaderValue, StatusCode,
+        header::{CACHE_CONTROL, CONTENT_TYPE, RETRY_AFTER},
+    },
+    middleware::Next,
+    response::{IntoResponse, Response},
+};
+use futures::FutureExt;
+use seawall_api::{ErrorKind, http::Problem};
+use seawall_core::Error;
+use std::{any::Any, panic::AssertUnwindSafe};
+
+pub type ApiResult<T> = Result<T, ApiError>;
+
+/// An answer that is an error.
+#[derive(Debug, Clone)]
+pub struct ApiError(Box<Inner>);
+
+// Boxed: results carry it through every handler.
+#[derive(Debug, Clone)]
+struct Inner {
+    status: StatusCode,
+    code: &'static str,
+    detail: String,
+    retryable: bool,
+    headers: Vec<(HeaderName, HeaderValue)>,
+}
+
+impl ApiError {
+    pub fn new(status: StatusCode, code: &'static str, detail: impl Into<String>) -> ApiError {
+        let retryable = matches!(
+            status,
+            StatusCode::TOO_MANY_REQUESTS | StatusCode::SERVICE_UNAVAILABLE | StatusCode::GATEWAY_TIMEOUT
+        );
+        ApiError(Box::new(Inner { status, code, detail: detail.into(), retryable, headers: Vec::new() }))
+    }
+
+    pub fn invalid(code: &'static str, detail: impl Into<String>) -> ApiError {
+        ApiError::new(StatusCode::BAD_REQUEST, code, detail)
+    }
+
+    pub fn not_found(code: &'static str, detail: impl Into<String>) -> ApiError {
+        ApiError::new(StatusCode::NOT_FOUND, code, detail)
+    }
+
+    pub fn conflict(code: &'static str, detail: impl Into<String>) -> ApiError {
+        ApiError::new(StatusCode::CONFLICT, code, detail)
+    }
+
+    pub fn internal(detail: impl Into<String>) -> ApiError {
+        ApiError::new(StatusCode::INTERNAL_SERVER_ERROR, ErrorKind::Internal.as_str(), detail)
+    }
+
+    /// 401, with what to do.
+    pub fn unauthorized(code: &'static str, detail: impl Into<String>) -> ApiError {
+        ApiError::new(StatusCode::UNAUTHORIZED, code, detail)
+            .header(axum::http::header::WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"))
+    }
+
+    /// One more header of the answer.
+    pub fn header(mut self, name: HeaderName, value: HeaderValue) -> ApiError {
+        self.0.headers.push((name, value));
+        self
+    }
+
+    /// When to come again. It may succeed then.
+    pub fn retry_after(mut self, seconds: u64) -> ApiError {
+        self.0.retryable = true;
+        self.header(RETRY_AFTER, HeaderValue::from(seconds))
+    }
+
+    #[cfg(test)]
+    pub fn status(&self) -> StatusCode {
+        self.0.status
+    }
+
+    #[cfg(test)]
+    pub fn code(&self) -> &str {
+        self.0.code
+    }
+
+    /// As `From`, of an error that somebody else needs too.
+    pub fn of(error: &Error) -> ApiError {
+        let status = status_of(error);
+        let detail = match status.is_server_error() {
+            true => error.to_string(),
+            false => error.chain(),
+        };
+        match status {
+            StatusCode::INTERNAL_SERVER_ERROR => tracing::error!(error = error.chain(), "a request failed"),
+            status if status.is_server_error() => {
+                tracing::warn!(error = error.chain(), code = error.code(), "a request failed");
+            }
+            _ => tracing::debug!(error = error.chain(), code = error.code(), "a request was refused"),
+        }
+        let mut answer = ApiError::new(status, error.code(), detail);
+        answer.0.retryable |= error.is_retryable();
+        match status {
+            StatusCode::SERVICE_UNAVAILABLE => answer.retry_after(1),
+            _ => answer,
+        }
+    }
+}
+
+impl From<Error> for ApiError {
+    fn from(error: Error) -> ApiError {
+        ApiError::of(&error)
+    }
+}
+
+fn status_of(error: &Error) -> StatusCode {
+    // A sandbox that does not run is a conflict for who wants to change it, and away for who wants to talk to it.
+    if matches!(error.code(), "waking" | "not_running") {
+        return StatusCode::SERVICE_UNAVAILABLE;
+    }
+    match error.kind() {
+        ErrorKind::NotFound => StatusCode::NOT_FOUND,
+        ErrorKind::Gone => StatusCode::GONE,
+        ErrorKind::Stopped | ErrorKind::Conflict | ErrorKind::AlreadyExists => StatusCode::CONFLICT,
+        ErrorKind::ExecFailed | ErrorKind::LimitUnenforceable => StatusCode::UNPROCESSABLE_ENTITY,
+        ErrorKind::Unavailable => StatusCode::SERVICE_UNAVAILABLE,
+        ErrorKind::Denied => StatusCode::FORBIDDEN,
+        ErrorKind::Invalid => StatusCode::BAD_REQUEST,
+        ErrorKind::Timeout => StatusCode::GATEWAY_TIMEOUT,
+        ErrorKind::TooLarge => StatusCode::PAYLOAD_TOO_LARGE,
+        ErrorKind::Protocol => StatusCode::BAD_GATEWAY,
+        ErrorKind::Unsupported => StatusCode::NOT_IMPLEMENTED,
+        _ => StatusCode::INTERNAL_SERVER_ERROR,
+    }
+}
+
+impl IntoResponse for ApiError {
+    fn into_response(self) -> Response {
+        let Inner { status, code, detail, retryable, headers } = *self.0;
+        let problem = Problem {
+            type_: "about:blank".to_owned(),
+            title: status.canonical_reason().unwrap_or("Error").to_owned(),
+            status: status.as_u16(),
+            code: code.to_owned(),
+            detail,
+            request_id: request_id(),
+            retryable,
+        };
+        // Strings and numbers are JSON in any case.
+        let body = serde_json::to_vec(&problem).unwrap_or_default();
+        let mut response = (status, body).into_response();
+        let map = response.headers_mut();
+        map.insert(CONTENT_TYPE, HeaderValue::from_static("application/problem+json"));
+        map.insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
+        for (name, value) in headers {
+            map.insert(name, value);
+        }
+        response
+    }
+}
+
+/// Of the request that this task works for; empty where it works for none.
+pub fn request_id() -> String {
+    REQUEST_ID.try_with(String::clone).unwrap_or_default()
+}
+
+/// What is not there at all.
+pub async fn no_such_route() -> ApiError {
+    ApiError::not_found("no_such_route", "there is no such path here; /docs lists what there is")
+}
+
+/// What is there, for other methods.
+pub async fn no_such_method() -> ApiError {
+    let detail = "this path does not take this method; the Allow header says which it takes";
+    ApiError::new(StatusCode::METHOD_NOT_ALLOWED, "method_not_allowed", detail)
+}
+
+/// A bug in one handler is that request's 500, and nobody else's.
+pub async fn catch_panics(request: Request, next: Next) -> Response {
+    match AssertUnwindSafe(next.run(request)).catch_unwind().await {
+        Ok(response) => response,
+        Err(panic) => {
+            tracing::error!(panic = told_by(&*panic), "a handler panicked");
+            ApiError::internal("the server has a bug here; its log tells of it under the request's id")
+                .into_response()
+        }
+    }
+}
+
+fn told_by(panic: &(dyn Any + Send)) -> &str {
+    if let Some(text) = panic.downcast_ref::<&'static str>() {
+        return text;
+    }
+    panic.downcast_ref::<String>().map_or("it did not say why", String::as_str)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use axum::body::to_bytes;
+
+    async fn problem(error: ApiError) -> (Response<()>, Problem) {
+        let (parts, body) = error.into_response().into_parts();
+        let bytes = to_bytes(body, 1 << 16).await.unwrap();
+        (Response::from_parts(parts, ()), serde_json::from_slice(&bytes).unwrap())
+    }
+
+    #[test]
+    fn p9_every_kind_has_its_status() {
+        let statuses: Vec<u16> = ErrorKind::ALL
+            .into_iter()
+            .map(|kind| ApiError::from(Error::new(kind, "no")).status().as_u16())
+            .collect();
+        assert_eq!(statuses, [404, 410, 409, 422, 503, 403, 409, 400, 422, 409, 504, 413, 502, 501, 500]);
+    }
+
+    #[tokio::test]
+    async fn p9_problems_say_what_happened_and_not_why_inside() {
+        let hidden = || Error::new(ErrorKind::Internal, "the store failed").with_source("SQL of ours");
+        let (head, body) = problem(hidden().into()).await;
+        assert_eq!(head.headers()["content-type"], "application/problem+json");
+        assert_eq!((body.status, body.code.as_str()), (500, "internal"));
+        assert_eq!(body.detail, "the store failed");
+        let told = Error::invalid("the name is wrong").with_source("it has a slash");
+        assert_eq!(problem(told.into()).await.1.detail, "the name is wrong: it has a slash");
+    }
+
+    #[tokio::test]
+    async fn p7_who_wakes_is_to_be_asked_again() {
+        for (kind, code) in [(ErrorKind::Unavailable, "waking"), (ErrorKind::Stopped, "not_running")] {
+            let (head, body) = problem(Error::new(kind, "wait").with_code(code).into()).await;
+            assert_eq!((body.status, body.code.as_str(), body.retryable), (503, code, true));
+            assert_eq!(head.headers()["retry-after"], "1");
+        }
+    }
+
+    #[tokio::test]
+    async fn the_request_id_is_in_the_body() {
+        let told = REQUEST_ID.scope("abc".to_owned(), problem(ApiError::invalid("x", "y"))).await;
+        assert_eq!(told.1.request_id, "abc");
+        assert_eq!(request_id(), "");
+    }
+}

@@ -1,0 +1,301 @@
+//! What handlers take. Ours, because every refusal is application/problem+json with a code.
+
+use crate::{
+    auth::Outcome,
+    error::{ApiError, ApiResult},
+    state::AppState,
+};
+use axum::{
+    body::Body,
+    extract::{
+        ConnectInfo, FromRequest, FromRequestParts, Request,
+        path::ErrorKind as PathError,
+        rejection::{PathRejection, QueryRejection},
+    },
+    http::{Extensions, HeaderMap, HeaderValue, StatusCode, header::CONTENT_TYPE, request::Parts},
+    response::{IntoResponse, Response},
+};
+use bytes::Bytes;
+use http_body_util::{BodyExt, LengthLimitError, Limited};
+use seawall_api::{account::KeyScope, http::List};
+use seawall_core::{
+    keys::Identity,
+    ports::store::{Cursor, Page, Paged},
+};
+use serde::{Serialize, de::DeserializeOwned};
+use std::{
+    convert::Infallible,
+    net::{IpAddr, SocketAddr},
+};
+
+/// Rows of a page where nobody says how many.
+const PAGE: u32 = 100;
+
+/// A body, asked or answered.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Json<T>(pub T);
+
+/// A body that may be left out.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct OptionalJson<T>(pub T);
+
+impl<T: DeserializeOwned> FromRequest<AppState> for Json<T> {
+    type Rejection = ApiError;
+
+    async fn from_request(request: Request, state: &AppState) -> ApiResult<Json<T>> {
+        let (parts, body) = request.into_parts();
+        if !is_json(&parts.headers) {
+            return Err(no_json());
+        }
+        parse(&read(body, state.options().body_limit).await?).map(Json)
+    }
+}
+
+impl<T: DeserializeOwned + Default> FromRequest<AppState> for OptionalJson<T> {
+    type Rejection = ApiError;
+
+    async fn from_request(request: Request, state: &AppState) -> ApiResult<OptionalJson<T>> {
+        let (parts, body) = request.into_parts();
+        let bytes = read(body, state.options().body_limit).await?;
+        if bytes.is_empty() {
+            return Ok(OptionalJson(T::default()));
+        }
+        if !is_json(&parts.headers) {
+            return Err(no_json());
+        }
+        parse(&bytes).map(OptionalJson)
+    }
+}
+
+impl<T: Serialize> IntoResponse for Json<T> {
+    fn into_response(self) -> Response {
+        match serde_json::to_vec(&self.0) {
+            Ok(body) => {
+                ([(CONTENT_TYPE, HeaderValue::from_static("application/json"))], body).into_response()
+            }
+            Err(error) => {
+                tracing::error!(%error, "an answer is no JSON");
+                ApiError::internal("the answer cannot be written as JSON; this is a bug").into_response()
+            }
+        }
+    }
+}
+
+/// All of a body, up to a limit.
+pub async fn read(body: Body, limit: usize) -> ApiResult<Bytes> {
+    match Limited::new(body, limit).collect().await {
+        Ok(collected) => Ok(collected.to_bytes()),
+        Err(error) if error.is::<LengthLimitError>() => Err(ApiError::new(
+            StatusCode::PAYLOAD_TOO_LARGE,
+            "body_too_large",
+            format!("the body has more than {limit} bytes, which is the limit here"),
+        )),
+        Err(error) => Err(ApiError::invalid("body_broken", format!("the body broke off: {error}"))),
+    }
+}
+
+/// `application/json`, or something that is a kind of it.
+pub fn is_json(headers: &HeaderMap) -> bool {
+    let Some(value) = headers.get(CONTENT_TYPE).and_then(|value| value.to_str().ok()) else { return false };
+    let essence = value.split(';').next().unwrap_or_default().trim().to_ascii_lowercase();
+    essence == "application/json" || (essence.starts_with("application/") && essence.ends_with("+json"))
+}
+
+fn no_json() -> ApiError {
+    let detail = "send JSON, and say so with `Content-Type: application/json`";
+    ApiError::new(StatusCode::UNSUPPORTED_MEDIA_TYPE, "unsupported_media_type", detail)
+}
+
+fn parse<T: DeserializeOwned>(bytes: &[u8]) -> ApiResult<T> {
+    if bytes.is_empty() {
+        return Err(ApiError::invalid("invalid_body", "the body is empty: this call needs JSON"));
+    }
+    serde_json::from_slice(bytes).map_err(|error| {
+        ApiError::invalid("invalid_body", format!("the body is not what was expected: {error}"))
+    })
+}
+
+/// What stands behind the question mark.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Query<T>(pub T);
+
+impl<T: DeserializeOwned> FromRequestParts<AppState> for Query<T> {
+    type Rejection = ApiError;
+
+    async fn from_request_parts(parts: &mut Parts, _: &AppState) -> ApiResult<Query<T>> {
+        let query = axum::extract::Query::<T>::try_from_uri(&parts.uri);
+        query.map(|axum::extract::Query(value)| Query(value)).map_err(|error: QueryRejection| {
+            ApiError::invalid("invalid_query", format!("the query is wrong: {}", error.body_text()))
+        })
+    }
+}
+
+/// The parts of a path that vary.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Path<T>(pub T);
+
+impl<T: DeserializeOwned + Send> FromRequestParts<AppState> for Path<T> {
+    type Rejection = ApiError;
+
+    async fn from_request_parts(parts: &mut Parts, state: &AppState) -> ApiResult<Path<T>> {
+        let path = axum::extract::Path::<T>::from_request_parts(parts, state).await;
+        path.map(|axum::extract::Path(value)| Path(value)).map_err(path_refusal)
+    }
+}
+
+fn path_refusal(rejection: PathRejection) -> ApiError {
+    let PathRejection::FailedToDeserializePathParams(failed) = rejection else {
+        return ApiError::internal("the path was not taken apart; this is a bug");
+    };
+    match failed.into_kind() {
+        // Ids are the only parts that have a rule of their own.
+        PathError::DeserializeError { key, value, message } => {
+            ApiError::invalid("invalid_id", format!("`{value}` cannot be the {key} of anything: {message}"))
+        }
+        PathError::Message(message) => ApiError::invalid("invalid_id", message),
+        wrong @ (PathError::WrongNumberOfParameters { .. } | PathError::UnsupportedType { .. }) => {
+            tracing::error!(error = %wrong, "a handler takes its path apart wrongly");
+            ApiError::internal("the path was not taken apart; this is a bug")
+        }
+        other => ApiError::invalid("invalid_path", format!("the path is wrong: {other}")),
+    }
+}
+
+/// Who calls, if anybody known does. It refuses nobody by itself.
+#[derive(Debug, Clone, Default)]
+pub struct Caller(Outcome);
+
+impl Caller {
+    /// 401 without a good key, 403 where it lacks the scope.
+    pub fn need(&self, scope: KeyScope) -> ApiResult<Identity> {
+        self.0.need(scope)
+    }
+}
+
+impl<S: Sync> FromRequestParts<S> for Caller {
+    type Rejection = Infallible;
+
+    async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Caller, Infallible> {
+        Ok(Caller(outcome(&parts.extensions)))
+    }
+}
+
+/// What the layer found out.
+pub fn outcome(extensions: &Extensions) -> Outcome {
+    extensions.get::<Outcome>().cloned().unwrap_or_default()
+}
+
+macro_rules! scoped {
+    ($(#[$doc:meta])* $name:ident, $scope:expr) => {
+        $(#[$doc])*
+        #[derive(Debug, Clone)]
+        pub struct $name(pub Identity);
+
+        impl<S: Sync> FromRequestParts<S> for $name {
+            type Rejection = ApiError;
+
+            async fn from_request_parts(parts: &mut Parts, _: &S) -> ApiResult<$name> {
+                outcome(&parts.extensions).need($scope).map($name)
+            }
+        }
+    };
+}
+
+scoped!(
+    /// A caller who may look.
+    Reader,
+    KeyScope::Read
+);
+scoped!(
+    /// A caller who may run things.
+    Runner,
+    KeyScope::Run
+);
+scoped!(
+    /// A caller who may see to accounts and keys.
+    Admin,
+    KeyScope::Admin
+);
+
+/// The address that calls. None: it is not known, e.g. in tests without a socket.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Remote(pub Option<IpAddr>);
+
+impl FromRequestParts<AppState> for Remote {
+    type Rejection = Infallible;
+
+    async fn from_request_parts(parts: &mut Parts, state: &AppState) -> Result<Remote, Infallible> {
+        Ok(remote(&parts.headers, &parts.extensions, state.options().trust_forwarded))
+    }
+}
+
+/// The peer's, or what a proxy that is trusted says.
+pub fn remote(headers: &HeaderMap, extensions: &Extensions, trust_forwarded: bool) -> Remote {
+    let forwarded = || {
+        let value = headers.get_all("x-forwarded-for").iter().next_back()?.to_str().ok()?;
+        value.rsplit(',').next()?.trim().parse::<IpAddr>().ok()
+    };
+    let peer = || extensions.get::<ConnectInfo<SocketAddr>>().map(|info| info.0.ip());
+    Remote(trust_forwarded.then(forwarded).flatten().or_else(peer))
+}
+
+/// Which part of a list was asked for.
+pub fn page(limit: Option<u32>, after: Option<&str>) -> ApiResult<Page> {
+    let after = after.map(str::parse::<Cursor>).transpose()?;
+    let page = Page { limit: limit.unwrap_or(PAGE), after };
+    page.check()?;
+    Ok(page)
+}
+
+pub fn list<T>(paged: Paged<T>) -> List<T> {
+    List { items: paged.items, next: paged.next.map(|cursor| cursor.to_string()) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn headers(name: &'static str, value: &'static str) -> HeaderMap {
+        let mut headers = HeaderMap::new();
+        headers.insert(name, HeaderValue::from_static(value));
+        headers
+    }
+
+    #[test]
+    fn json_says_that_it_is_json() {
+        for good in ["application/json", "Application/JSON; charset=utf-8", "application/merge-patch+json"] {
+            assert!(is_json(&headers("content-type", good)), "{good}");
+        }
+        for bad in ["text/plain", "application/x-www-form-urlencoded", "", "json"] {
+            assert!(!is_json(&headers("content-type", bad)), "{bad}");
+        }
+        assert!(!is_json(&HeaderMap::new()));
+    }
+
+    #[tokio::test]
+    async fn bodies_have_a_limit() {
+        assert_eq!(read(Body::from("12345"), 5).await.unwrap(), "12345");
+        let error = read(Body::from("123456"), 5).await.unwrap_err();
+        assert_eq!((error.status().as_u16(), error.code()), (413, "body_too_large"));
+        assert_eq!(parse::<u32>(b"").unwrap_err().code(), "invalid_body");
+        assert_eq!(parse::<u32>(b"1 2").unwrap_err().code(), "invalid_body");
+    }
+
+    #[test]
+    fn a_forwarded_address_counts_only_where_it_is_trusted() {
+        let mut extensions = Extensions::new();
+        extensions.insert(ConnectInfo(SocketAddr::from(([10, 0, 0, 1], 4000))));
+        let headers = headers("x-forwarded-for", "1.1.1.1, 2.2.2.2");
+        let text = |trust| remote(&headers, &extensions, trust).0.map(|address| address.to_string());
+        assert_eq!(text(true).as_deref(), Some("2.2.2.2"));
+        assert_eq!(text(false).as_deref(), Some("10.0.0.1"));
+        assert_eq!(remote(&headers, &Extensions::new(), false), Remote(None));
+    }
+
+    #[test]
+    fn pages_are_checked() {
+        assert_eq!(page(None, None).unwrap(), Page::first(PAGE));
+        assert_eq!(page(Some(0), None).unwrap_err().status(), StatusCode::BAD_REQUEST);
+        assert_eq!(page(None, Some("x")).unwrap_err().status(), StatusCode::BAD_REQUEST);
+    }
+}

@@ -1,0 +1,112 @@
+//! The service on the network: HTTP, server-sent events, WebSockets; keys, limits, metrics, the audit file.
+//!
+//! What holds for every request, in the order of the layers around the routes (see [`Server::router`]):
+//!
+//! - It has an id, in its answer and on every line of the log about it (`request_id`). It is counted and timed
+//!   (`metrics`). A panic is that request's 500.
+//! - Who calls is known before anything is done (`auth`); extractors refuse (`extract`).
+//! - Nobody takes from others: requests in a second, requests in flight, time (`limits`); connections (`listen`,
+//!   `places`). What was let in and changes something is written down (`audit`).
+//! - What was done is not done again (`idempotency`).
+//! - Every error is application/problem+json (`error`).
+//!
+//! Streams pass through all of it unbuffered. There is no behaviour here: it is core's. Start with `routes`.
+
+mod audit;
+mod auth;
+mod cors;
+mod docs_page;
+mod error;
+mod extract;
+mod health;
+mod idempotency;
+mod limits;
+mod listen;
+mod metrics;
+mod openapi;
+mod options;
+mod places;
+mod request_id;
+mod routes;
+mod sse;
+mod state;
+mod telemetry;
+
+pub use openapi::openapi;
+pub use options::{Options, Tls};
+pub use telemetry::Telemetry;
+
+use crate::{audit::Audit, idempotency::Replays, state::AppState};
+use axum::{
+    Router,
+    extract::DefaultBodyLimit,
+    middleware::{from_fn, from_fn_with_state},
+};
+use seawall_core::{Result, Services};
+use std::fmt;
+use tokio::net::TcpListener;
+use tokio_rustls::TlsAcceptor;
+use tokio_util::task::AbortOnDropHandle;
+use tower_http::cors::CorsLayer;
+use utoipa::openapi::OpenApi;
+
+/// A server that does not listen yet.
+pub struct Server {
+    state: AppState,
+    tls: Option<TlsAcceptor>,
+    cors: Option<CorsLayer>,
+}
+
+impl Server {
+    /// An error where a setting cannot be used: a certificate, an origin, the audit file.
+    pub fn new(services: Services, options: Options) -> Result<Server> {
+        let tls = options.tls.as_ref().map(listen::tls).transpose()?;
+        let cors = cors::rules(&options.cors_origins)?;
+        let audit = Audit::open(options.audit.as_deref())?;
+        let state = AppState::new(services, options, crate::metrics::install()?, audit);
+        Ok(Server { state, tls, cors })
+    }
+
+    /// Everything but connections.
+    pub fn router(self) -> Router {
+        let state = self.state;
+        let (routes, _) = routes::all(OpenApi::default()).split_for_parts();
+        let routes: Router = routes
+            .fallback(error::no_such_route)
+            .method_not_allowed_fallback(error::no_such_method)
+            .layer(DefaultBodyLimit::max(state.options().body_limit))
+            .with_state(state.clone());
+        // The last is the outermost.
+        let replays = Replays::new(state.clone(), routes.clone());
+        let mut router = routes
+            .layer(from_fn_with_state(replays, idempotency::once))
+            .layer(from_fn_with_state(state.clone(), limits::hurry))
+            .layer(from_fn_with_state(state.clone(), audit::record))
+            .layer(from_fn_with_state(state.clone(), limits::limit))
+            .layer(from_fn_with_state(state, auth::authenticate));
+        if let Some(cors) = self.cors {
+            router = router.layer(from_fn_with_state(cors, cors::share));
+        }
+        router
+            .layer(from_fn(error::catch_panics))
+            .layer(from_fn(crate::metrics::measure))
+            .layer(from_fn(request_id::identify))
+    }
+
+    /// Until `shutdown`; then what is in flight may end, for as long as the grace lasts.
+    pub async fn run(
+        self,
+        listener: TcpListener,
+        shutdown: impl Future<Output = ()> + Send + 'static,
+    ) -> Result<()> {
+        let (state, tls) = (self.state.clone(), self.tls.clone());
+        let _upkeep = AbortOnDropHandle::new(tokio::spawn(crate::metrics::upkeep(state.clone())));
+        listen::serve(listener, self.router(), state, tls, shutdown).await
+    }
+}
+
+impl fmt::Debug for Server {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Server").field("options", self.state.options()).finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,218 @@
+//! Connections: who is let in, for how long, and how they end.
+//!
+//! Whoever opens connections and says nothing keeps nobody else out: heads of requests and handshakes have their time,
+//! and where there are too many connections some make room ([`crate::places`]).
+
+use crate::{
+    limits::hold,
+    options::Tls,
+    places::{Busy, Place, Places, Watched},
+    state::AppState,
+};
+use axum::{
+    Router,
+    body::Body,
+    extract::{ConnectInfo, Request},
+    response::Response,
+};
+use hyper::{body::Incoming, server::conn::http1, service::service_fn};
+use hyper_util::rt::{TokioIo, TokioTimer};
+use seawall_core::{Error, Result};
+use std::{convert::Infallible, io, net::SocketAddr, path::Path, sync::Arc, time::Duration};
+use tokio::{
+    io::{AsyncRead, AsyncWrite},
+    net::{TcpListener, TcpStream},
+};
+use tokio_rustls::{
+    TlsAcceptor,
+    rustls::{
+        Error as TlsError, ServerConfig,
+        crypto::aws_lc_rs,
+        pki_types::{CertificateDer, PrivateKeyDer, pem::PemObject},
+    },
+};
+use tokio_util::{sync::CancellationToken, task::TaskTracker};
+use tower::ServiceExt;
+
+/// Of a connection, and so the longest head of a request.
+const BUFFER: usize = 64 << 10;
+/// After an error of the listener that will not go away by itself.
+const PAUSE: Duration = Duration::from_millis(50);
+/// For what is cut off at the end of the grace.
+const LAST_MOMENT: Duration = Duration::from_secs(1);
+
+/// All that connections share.
+#[derive(Clone)]
+struct Door {
+    router: Router,
+    state: AppState,
+    tls: Option<TlsAcceptor>,
+    places: Arc<Places>,
+    /// No more grace.
+    cut: CancellationToken,
+}
+
+/// Until `shutdown`, and until what was in flight then is done, or the grace is over.
+pub async fn serve(
+    listener: TcpListener,
+    router: Router,
+    state: AppState,
+    tls: Option<TlsAcceptor>,
+    shutdown: impl Future<Output = ()>,
+) -> Result<()> {
+    let places = Arc::new(Places::new(state.options().connections));
+    let door = Door { router, state, tls, places, cut: CancellationToken::new() };
+    let tracker = TaskTracker::new();
+    tokio::pin!(shutdown);
+    loop {
+        let accepted = tokio::select! {
+            biased;
+            () = &mut shutdown => break,
+            accepted = listener.accept() => accepted,
+        };
+        match accepted {
+            Ok((stream, peer)) => door.admit(&tracker, stream, peer),
+            Err(error) if is_of_one_connection(&error) => {}
+            Err(error) => {
+                // Mostly too many open files: one fewer is a beginning.
+                tracing::warn!(%error, "connections cannot be accepted now");
+                door.places.evict();
+                tokio::time::sleep(PAUSE).await;
+            }
+        }
+    }
+    drop(listener);
+    door.close(&tracker).await;
+    Ok(())
+}
+
+/// The peer's, before it was accepted.
+fn is_of_one_connection(error: &io::Error) -> bool {
+    use io::ErrorKind::{ConnectionAborted, ConnectionRefused, ConnectionReset, Interrupted};
+    matches!(error.kind(), ConnectionAborted | ConnectionRefused | ConnectionReset | Interrupted)
+}
+
+impl Door {
+    fn admit(&self, tracker: &TaskTracker, stream: TcpStream, peer: SocketAddr) {
+        ::metrics::counter!("http_connections_total").increment(1);
+        let Some(place) = self.places.enter() else {
+            ::metrics::counter!("http_connections_refused_total").increment(1);
+            tracing::warn!(%peer, "a connection was closed: all places are taken by requests in flight");
+            return;
+        };
+        let door = self.clone();
+        tracker.spawn(async move {
+            let evicted = place.evicted();
+            tokio::select! {
+                () = door.welcome(stream, peer, place) => {}
+                () = evicted.cancelled() => {}
+                () = door.cut.cancelled() => {}
+            }
+        });
+    }
+
+    async fn welcome(&self, stream: TcpStream, peer: SocketAddr, place: Arc<Place>) {
+        // Answers and events are small, and are waited for.
+        if let Err(error) = stream.set_nodelay(true) {
+            tracing::debug!(%error, %peer, "a connection was gone at once");
+            return;
+        }
+        let Some(tls) = &self.tls else { return self.speak(stream, peer, place).await };
+        match tokio::time::timeout(self.state.options().header_timeout, tls.accept(stream)).await {
+            Ok(Ok(stream)) => self.speak(stream, peer, place).await,
+            Ok(Err(error)) => tracing::debug!(%error, %peer, "a TLS handshake failed"),
+            Err(_) => tracing::debug!(%peer, "a TLS handshake took too long"),
+        }
+    }
+
+    async fn speak<I>(&self, io: I, peer: SocketAddr, place: Arc<Place>)
+    where
+        I: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+    {
+        let io = Watched::new(io, place.clone(), self.state.options().stall_timeout);
+        let router = self.router.clone();
+        let service = service_fn(move |request| answer(router.clone(), request, peer, place.clone()));
+        let connection = http1::Builder::new()
+            .timer(TokioTimer::new())
+            .header_read_timeout(self.state.options().header_timeout)
+            .max_buf_size(BUFFER)
+            .serve_connection(TokioIo::new(io), service)
+            .with_upgrades();
+        tokio::pin!(connection);
+        let done = tokio::select! {
+            done = connection.as_mut() => done,
+            () = self.state.shutdown().cancelled() => {
+                connection.as_mut().graceful_shutdown();
+                connection.as_mut().await
+            }
+        };
+        if let Err(error) = done {
+            tracing::debug!(%error, %peer, "a connection ended badly");
+        }
+    }
+
+    async fn close(&self, tracker: &TaskTracker) {
+        tracing::info!(connections = tracker.len(), "the server goes down");
+        self.state.shutdown().cancel();
+        tracker.close();
+        let grace = self.state.options().grace;
+        if tokio::time::timeout(grace, tracker.wait()).await.is_err() {
+            tracing::warn!(connections = tracker.len(), "the grace is over: what is left is cut off");
+            self.cut.cancel();
+            let _ = tokio::time::timeout(LAST_MOMENT, tracker.wait()).await;
+        }
+    }
+}
+
+async fn answer(
+    router: Router,
+    request: hyper::Request<Incoming>,
+    peer: SocketAddr,
+    place: Arc<Place>,
+) -> std::result::Result<Response, Infallible> {
+    let busy = Arc::new(Busy::new(place));
+    let mut request: Request = request.map(Body::new);
+    request.extensions_mut().insert(ConnectInfo(peer));
+    request.extensions_mut().insert(busy.clone());
+    let response = router.oneshot(request).await?;
+    Ok(hold(response, busy))
+}
+
+/// From files, which are read once.
+pub fn tls(settings: &Tls) -> Result<TlsAcceptor> {
+    let certificates = CertificateDer::pem_file_iter(&settings.certificate)
+        .and_then(|all| all.collect::<std::result::Result<Vec<_>, _>>())
+        .map_err(|error| unreadable("certificate", &settings.certificate, error))?;
+    if certificates.is_empty() {
+        let path = settings.certificate.display();
+        return Err(Error::invalid(format!("there is no certificate in {path}; it must be PEM")));
+    }
+    let key = PrivateKeyDer::from_pem_file(&settings.key)
+        .map_err(|error| unreadable("key", &settings.key, error))?;
+    let wrong =
+        |error| Error::invalid("the certificate and its key cannot be used for TLS").with_source(error);
+    let mut config = ServerConfig::builder_with_provider(Arc::new(aws_lc_rs::default_provider()))
+        .with_safe_default_protocol_versions()
+        .map_err(wrong)?
+        .with_no_client_auth()
+        .with_single_cert(certificates, key)
+        .map_err(wrong)?;
+    config.alpn_protocols = vec![b"http/1.1".to_vec()];
+    Ok(TlsAcceptor::from(Arc::new(config)))
+}
+
+fn unreadable(what: &str, path: &Path, error: impl std::error::Error + Send + Sync + 'static) -> Error {
+    Error::invalid(format!("the TLS {what} in {} cannot be read", path.display())).with_source(error)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn files_that_are_not_there_are_named() {
+        let settings = Tls { certificate: "/nowhere/cert.pem".into(), key: "/nowhere/key.pem".into() };
+        let error = tls(&settings).map(drop).unwrap_err();
+        assert!(error.to_string().contains("/nowhere/cert.pem"), "{error}");
+    }
+}

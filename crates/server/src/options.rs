@@ -1,0 +1,78 @@
+//! All settings of the service. Plain data: who wires it reads them from wherever they are.
+
+use std::{path::PathBuf, time::Duration};
+
+#[derive(Debug, Clone, PartialEq)]
+pub struct Options {
+    /// Bytes of a JSON body, at the most. Contents of files stream, and have no limit.
+    pub body_limit: usize,
+    /// Until the head of an answer.
+    pub request_timeout: Duration,
+    /// The same, for calls that may have to make a sandbox, or that wait for a command.
+    pub slow_timeout: Duration,
+    /// Requests of an account in a second, in the long run. 0: no limit.
+    pub rate: u32,
+    /// And at once, after a pause.
+    pub burst: u32,
+    /// Requests of an account in flight, with their streams. 0: no limit.
+    pub concurrency: usize,
+    /// Open connections. Where there are more, those that are idle for the longest go.
+    pub connections: usize,
+    /// For the head of a request, for a TLS handshake, and between requests on a connection.
+    pub header_timeout: Duration,
+    /// How long a peer may take nothing of what is sent to it.
+    pub stall_timeout: Duration,
+    /// How long what is in flight may take when the server goes down.
+    pub grace: Duration,
+    /// Whose pages may call: `https://app.example.com`, or `*`. Empty: nobody's.
+    pub cors_origins: Vec<String>,
+    pub tls: Option<Tls>,
+    /// Where mutating calls are written down, a line of JSON each. None: nowhere.
+    pub audit: Option<PathBuf>,
+    /// `/metrics` without a key.
+    pub public_metrics: bool,
+    /// How callers reach the server, e.g. `https://seawall.example.com`. None: as the `Host` header says.
+    pub public_url: Option<String>,
+    /// The last address of `x-forwarded-for` is the caller's. Only behind a proxy that sets it.
+    pub trust_forwarded: bool,
+    /// Pages of programs in sandboxes may be pages of the server's own origin. Else browsers keep them apart from it.
+    pub proxy_trusted: bool,
+    /// How long an answer is kept for repeats with the same `Idempotency-Key`.
+    pub idempotency_keep: Duration,
+    /// After which a call with an `Idempotency-Key` that was heard of no more may be begun again.
+    pub idempotency_hold: Duration,
+}
+
+/// Files in PEM.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Tls {
+    /// The server's own first, then those above it.
+    pub certificate: PathBuf,
+    pub key: PathBuf,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Options {
+            body_limit: 1 << 20,
+            request_timeout: Duration::from_secs(60),
+            slow_timeout: Duration::from_secs(3600),
+            rate: 2000,
+            burst: 4000,
+            concurrency: 1024,
+            connections: 16_384,
+            header_timeout: Duration::from_secs(10),
+            stall_timeout: Duration::from_secs(60),
+            grace: Duration::from_secs(30),
+            cors_origins: Vec::new(),
+            tls: None,
+            audit: None,
+            public_metrics: false,
+            public_url: None,
+            trust_forwarded: false,
+            proxy_trusted: false,
+            idempotency_keep: Duration::from_secs(24 * 3600),
+            idempotency_hold: Duration::from_secs(600),
+        }
+    }
+}

@@ -1,0 +1,35 @@
+//! All routes. Handlers extract, call core and map; each says in the document what it takes and answers.
+
+mod accounts;
+mod conversations;
+mod exec;
+mod files;
+mod messages;
+mod misc;
+mod proxy;
+mod sandboxes;
+mod terminals;
+mod turns;
+mod wire;
+mod workspaces;
+
+use crate::state::AppState;
+use utoipa::openapi::OpenApi;
+use utoipa_axum::router::OpenApiRouter;
+
+/// With a document that already says what the API is.
+pub fn all(document: OpenApi) -> OpenApiRouter<AppState> {
+    OpenApiRouter::with_openapi(document)
+        .merge(conversations::router())
+        .merge(turns::router())
+        .merge(messages::router())
+        .merge(sandboxes::router())
+        .merge(exec::router())
+        .merge(terminals::router())
+        .merge(files::router())
+        .merge(workspaces::router())
+        .merge(proxy::router())
+        .merge(wire::router())
+        .merge(accounts::router())
+        .merge(misc::router())
+}

@@ -1,0 +1,223 @@
+//! Sandboxes: made, looked at, stopped, ended.
+
+use crate::{
+    error::ApiResult,
+    extract::{self, Json, OptionalJson, Path, Query, Reader, Runner},
+    state::AppState,
+};
+use axum::{extract::State, http::StatusCode};
+use seawall_api::{
+    SandboxId,
+    http::{CreateSandbox, List, PatchSandbox, Problem, SandboxMetrics, StopSandbox},
+    sandbox::{Sandbox, SandboxState},
+};
+use seawall_core::{
+    ports::{Volumes, store::SandboxFilter},
+    service::EndSandbox,
+};
+use serde::Deserialize;
+use std::time::Duration;
+use utoipa::IntoParams;
+use utoipa_axum::{router::OpenApiRouter, routes};
+
+pub fn router() -> OpenApiRouter<AppState> {
+    OpenApiRouter::default()
+        .routes(routes!(list, create))
+        .routes(routes!(get, patch, delete))
+        .routes(routes!(start))
+        .routes(routes!(stop))
+        .routes(routes!(metrics))
+}
+
+#[derive(Debug, Deserialize, IntoParams)]
+#[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+struct ListQuery {
+    /// Of a page: 1 to 1000, 100 unless said.
+    limit: Option<u32>,
+    /// What the last page gave as `next`.
+    after: Option<String>,
+    /// Only those in this state. All but the terminated ones, unless said.
+    #[param(value_type = Option<String>)]
+    state: Option<SandboxState>,
+    /// Only the one of this name.
+    name: Option<String>,
+}
+
+/// Lists sandboxes, the newest first.
+#[utoipa::path(get, path = "/sandboxes", tag = "sandboxes", operation_id = "list_sandboxes",
+    security(("key" = ["read"])),
+    params(ListQuery),
+    responses(
+        (status = 200, body = List<Sandbox>),
+        (status = "4XX", body = Problem, content_type = "application/problem+json"),
+        (status = "5XX", body = Problem, content_type = "application/problem+json"),
+    ))]
+async fn list(
+    State(state): State<AppState>,
+    Reader(who): Reader,
+    Query(query): Query<ListQuery>,
+) -> ApiResult<Json<List<Sandbox>>> {
+    let page = extract::page(query.limit, query.after.as_deref())?;
+    let filter = SandboxFilter { name: query.name, state: query.state };
+    let found = state.services().sandboxes.list(who.account, &filter, &page).await?;
+    Ok(Json(extract::list(found)))
+}
+
+/// Makes a sandbox, and starts it unless told otherwise. With an id of the caller's own, asking twice makes one.
+#[utoipa::path(post, path = "/sandboxes", tag = "sandboxes", operation_id = "create_sandbox",
+    security(("key" = ["run"])),
+    request_body = Option<CreateSandbox>,
+    responses(
+        (status = 201, body = Sandbox, description = "It is there, and runs unless it should not."),
+        (status = "4XX", body = Problem, content_type = "application/problem+json"),
+        (status = "5XX", body = Problem, content_type = "application/problem+json"),
+    ))]
+async fn create(
+    State(state): State<AppState>,
+    Runner(who): Runner,
+    OptionalJson(ask): OptionalJson<Wish>,
+) -> ApiResult<(StatusCode, Json<Sandbox>)> {
+    let sandbox = state.services().sandboxes.create(who.account, &ask.0).await?;
+    tracing::info!(account = %who.account, sandbox = %sandbox.info.id, "sandbox made");
+    Ok((StatusCode::CREATED, Json(sandbox)))
+}
+
+/// What is asked for, where no body is a sandbox as the server makes it: one that runs.
+#[derive(Debug, Deserialize)]
+#[serde(transparent)]
+struct Wish(CreateSandbox);
+
+impl Default for Wish {
+    fn default() -> Self {
+        Wish(CreateSandbox { start: true, ..CreateSandbox::default() })
+    }
+}
+
+/// Reads a sandbox, also one that was ended.
+#[utoipa::path(get, path = "/sandboxes/{id}", tag = "sandboxes", operation_id = "get_sandbox",
+    security(("key" = ["read"])),
+    params(("id" = String, Path, description = "The sandbox's id")),
+    responses(
+        (status = 200, body = Sandbox),
+        (status = "4XX", body = Problem, content_type = "application/problem+json"),
+        (status = "5XX", body = Problem, content_type = "application/problem+json"),
+    ))]
+async fn get(
+    State(state): State<AppState>,
+    Reader(who): Reader,
+    Path(id): Path<SandboxId>,
+) -> ApiResult<Json<Sandbox>> {
+    Ok(Json(state.services().sandboxes.get(who.account, id).await?))
+}
+
+/// Changes a sandbox's metadata: keys are set, and taken away where the value is null.
+#[utoipa::path(patch, path = "/sandboxes/{id}", tag = "sandboxes", operation_id = "patch_sandbox",
+    security(("key" = ["run"])),
+    params(("id" = String, Path, description = "The sandbox's id")),
+    request_body = PatchSandbox,
+    responses(
+        (status = 200, body = Sandbox),
+        (status = "4XX", body = Problem, content_type = "application/problem+json"),
+        (status = "5XX", body = Problem, content_type = "application/problem+json"),
+    ))]
+async fn patch(
+    State(state): State<AppState>,
+    Runner(who): Runner,
+    Path(id): Path<SandboxId>,
+    Json(changes): Json<PatchSandbox>,
+) -> ApiResult<Json<Sandbox>> {
+    Ok(Json(state.services().sandboxes.set_metadata(who.account, id, &changes.metadata).await?))
+}
+
+#[derive(Debug, Deserialize, IntoParams)]
+#[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+struct EndQuery {
+    /// Whether its files are saved first. True unless said.
+    sync: Option<bool>,
+    /// Also where they cannot be saved. False unless said.
+    force: Option<bool>,
+    /// `keep` or `delete`. They go where the bucket has them, unless said.
+    #[param(value_type = Option<String>)]
+    volumes: Option<Volumes>,
+}
+
+/// Ends a sandbox for good. Where its files cannot be saved it stays, unless forced.
+#[utoipa::path(delete, path = "/sandboxes/{id}", tag = "sandboxes", operation_id = "delete_sandbox",
+    security(("key" = ["run"])),
+    params(("id" = String, Path, description = "The sandbox's id"), EndQuery),
+    responses(
+        (status = 200, body = Sandbox, description = "It is ended. Ending it again is fine."),
+        (status = "4XX", body = Problem, content_type = "application/problem+json"),
+        (status = "5XX", body = Problem, content_type = "application/problem+json"),
+    ))]
+async fn delete(
+    State(state): State<AppState>,
+    Runner(who): Runner,
+    Path(id): Path<SandboxId>,
+    Query(query): Query<EndQuery>,
+) -> ApiResult<Json<Sandbox>> {
+    let how = EndSandbox {
+        sync: query.sync.unwrap_or(true),
+        force: query.force.unwrap_or(false),
+        volumes: query.volumes,
+    };
+    let sandbox = state.services().sandboxes.end(who.account, id, &how).await?;
+    tracing::info!(account = %who.account, sandbox = %id, ?how, "sandbox ended");
+    Ok(Json(sandbox))
+}
+
+/// Starts a sandbox that does not run. One that runs stays as it is.
+#[utoipa::path(post, path = "/sandboxes/{id}/start", tag = "sandboxes", operation_id = "start_sandbox",
+    security(("key" = ["run"])),
+    params(("id" = String, Path, description = "The sandbox's id")),
+    responses(
+        (status = 200, body = Sandbox),
+        (status = "4XX", body = Problem, content_type = "application/problem+json"),
+        (status = "5XX", body = Problem, content_type = "application/problem+json"),
+    ))]
+async fn start(
+    State(state): State<AppState>,
+    Runner(who): Runner,
+    Path(id): Path<SandboxId>,
+) -> ApiResult<Json<Sandbox>> {
+    Ok(Json(state.services().sandboxes.start(who.account, id).await?))
+}
+
+/// Stops a sandbox: its processes end, its files stay. The next use starts it again.
+#[utoipa::path(post, path = "/sandboxes/{id}/stop", tag = "sandboxes", operation_id = "stop_sandbox",
+    security(("key" = ["run"])),
+    params(("id" = String, Path, description = "The sandbox's id")),
+    request_body = Option<StopSandbox>,
+    responses(
+        (status = 200, body = Sandbox),
+        (status = "4XX", body = Problem, content_type = "application/problem+json"),
+        (status = "5XX", body = Problem, content_type = "application/problem+json"),
+    ))]
+async fn stop(
+    State(state): State<AppState>,
+    Runner(who): Runner,
+    Path(id): Path<SandboxId>,
+    OptionalJson(ask): OptionalJson<StopSandbox>,
+) -> ApiResult<Json<Sandbox>> {
+    let grace = ask.grace_ms.map(Duration::from_millis);
+    Ok(Json(state.services().sandboxes.stop(who.account, id, grace, ask.force).await?))
+}
+
+/// What a running sandbox uses now. It does not start one that does not run.
+#[utoipa::path(get, path = "/sandboxes/{id}/metrics", tag = "sandboxes", operation_id = "sandbox_metrics",
+    security(("key" = ["read"])),
+    params(("id" = String, Path, description = "The sandbox's id")),
+    responses(
+        (status = 200, body = SandboxMetrics),
+        (status = "4XX", body = Problem, content_type = "application/problem+json"),
+        (status = "5XX", body = Problem, content_type = "application/problem+json"),
+    ))]
+async fn metrics(
+    State(state): State<AppState>,
+    Reader(who): Reader,
+    Path(id): Path<SandboxId>,
+) -> ApiResult<Json<SandboxMetrics>> {
+    Ok(Json(state.services().sandboxes.metrics(who.account, id).await?))
+}

@@ -1,0 +1,152 @@
+//! Stores that fail as told.
+
+use async_trait::async_trait;
+use bytes::Bytes;
+use jiff::Timestamp;
+use seawall_api::{
+    AccountId, ConversationId, MessageId, TurnId,
+    conversation::{Conversation, Message, Turn, Usage},
+};
+use seawall_core::{
+    Error, Result,
+    ports::store::{
+        BeginTurn, Direction, EndTurn, Fence, Messages, Page, Paged, Stores, TurnEvent, Turns as TurnStore,
+    },
+};
+use std::{
+    collections::BTreeSet,
+    sync::{Arc, Mutex},
+};
+
+/// The calls that can be made to fail.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Call {
+    BeginTurn,
+    GetTurn,
+    PutMessage,
+}
+
+/// What goes wrong from now on. Clones are one plan.
+#[derive(Debug, Clone, Default)]
+pub struct Trouble(Arc<Mutex<BTreeSet<Call>>>);
+
+impl Trouble {
+    /// From now on, until it is healed.
+    pub fn with(&self, call: Call) {
+        self.0.lock().unwrap().insert(call);
+    }
+
+    pub fn heal(&self) {
+        self.0.lock().unwrap().clear();
+    }
+
+    pub fn around(&self, stores: Stores) -> Stores {
+        Stores {
+            turns: Arc::new(Troubled { inner: stores.turns.clone(), trouble: self.clone() }),
+            messages: Arc::new(Troubled { inner: stores.messages.clone(), trouble: self.clone() }),
+            ..stores
+        }
+    }
+
+    fn meet(&self, call: Call) -> Result<()> {
+        match self.0.lock().unwrap().contains(&call) {
+            true => Err(Error::unavailable("a test made it fail")),
+            false => Ok(()),
+        }
+    }
+}
+
+struct Troubled<S: ?Sized> {
+    inner: Arc<S>,
+    trouble: Trouble,
+}
+
+#[async_trait]
+impl TurnStore for Troubled<dyn TurnStore> {
+    async fn begin(&self, account: AccountId, fence: Option<&Fence>, turn: &BeginTurn) -> Result<Turn> {
+        self.trouble.meet(Call::BeginTurn)?;
+        self.inner.begin(account, fence, turn).await
+    }
+
+    async fn end(&self, account: AccountId, fence: Option<&Fence>, end: &EndTurn) -> Result<Conversation> {
+        self.inner.end(account, fence, end).await
+    }
+
+    async fn request_cancel(&self, account: AccountId, id: TurnId, at: Timestamp) -> Result<bool> {
+        self.inner.request_cancel(account, id, at).await
+    }
+
+    async fn save_answer(&self, account: AccountId, fence: Option<&Fence>, answer: &Message) -> Result<()> {
+        self.inner.save_answer(account, fence, answer).await
+    }
+
+    async fn get(&self, account: AccountId, id: TurnId) -> Result<Turn> {
+        self.trouble.meet(Call::GetTurn)?;
+        self.inner.get(account, id).await
+    }
+
+    async fn list(
+        &self,
+        account: AccountId,
+        conversation: ConversationId,
+        page: &Page,
+    ) -> Result<Paged<Turn>> {
+        self.inner.list(account, conversation, page).await
+    }
+
+    async fn append_events(
+        &self,
+        account: AccountId,
+        fence: Option<&Fence>,
+        turn: TurnId,
+        first: u64,
+        events: &[Bytes],
+        output_offset: u64,
+    ) -> Result<()> {
+        self.inner.append_events(account, fence, turn, first, events, output_offset).await
+    }
+
+    async fn events(
+        &self,
+        account: AccountId,
+        turn: TurnId,
+        from: u64,
+        limit: u32,
+    ) -> Result<Vec<TurnEvent>> {
+        self.inner.events(account, turn, from, limit).await
+    }
+
+    async fn used_since(&self, account: AccountId, since: Timestamp) -> Result<Usage> {
+        self.inner.used_since(account, since).await
+    }
+
+    async fn running(&self, limit: u32) -> Result<Vec<(AccountId, Turn)>> {
+        self.inner.running(limit).await
+    }
+}
+
+#[async_trait]
+impl Messages for Troubled<dyn Messages> {
+    async fn put(&self, account: AccountId, messages: &[Message]) -> Result<()> {
+        self.trouble.meet(Call::PutMessage)?;
+        self.inner.put(account, messages).await
+    }
+
+    async fn get(&self, account: AccountId, conversation: ConversationId, id: MessageId) -> Result<Message> {
+        self.inner.get(account, conversation, id).await
+    }
+
+    async fn list(
+        &self,
+        account: AccountId,
+        conversation: ConversationId,
+        direction: Direction,
+        page: &Page,
+    ) -> Result<Paged<Message>> {
+        self.inner.list(account, conversation, direction, page).await
+    }
+
+    async fn delete_all(&self, account: AccountId, conversation: ConversationId) -> Result<()> {
+        self.inner.delete_all(account, conversation).await
+    }
+}
