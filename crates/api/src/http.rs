@@ -94,7 +94,7 @@ pub struct Cancelled {
 }
 
 /// A new sandbox. What is none is the template's, then the server's.
-#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct CreateSandbox {
@@ -124,6 +124,25 @@ pub struct CreateSandbox {
     /// False: it is made and not started.
     #[serde(default = "yes", skip_serializing_if = "is_true")]
     pub start: bool,
+}
+
+impl Default for CreateSandbox {
+    fn default() -> Self {
+        CreateSandbox {
+            id: None,
+            name: None,
+            template: None,
+            provider: None,
+            image: None,
+            env: BTreeMap::new(),
+            labels: BTreeMap::new(),
+            user: None,
+            limits: Limits::default(),
+            timeouts: Timeouts::default(),
+            mounts: Vec::new(),
+            start: true,
+        }
+    }
 }
 
 fn yes() -> bool {

@@ -70,6 +70,7 @@ pub async fn services(app: &App) -> Result<Services> {
     let service =
         SandboxService::new(sandboxes, maker, hooks.clone(), stores.sandboxes.clone(), clock.clone())
             .with_templates(templates.clone(), stores.conversations.clone())
+            .with_turns(stores.turns.clone())
             .with_timeouts(settings.server.timeouts);
     let gateway = HttpGateway::new(settings.agents.models.clone()).context("cannot speak to models")?;
     let turns = Turns::new(TurnParts {

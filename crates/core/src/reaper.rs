@@ -19,8 +19,8 @@ use tokio::time::{Instant, timeout};
 
 /// How long processes may take to end.
 const GRACE: Duration = Duration::from_secs(5);
-/// For so long after a round guests leave everything to the next one.
-const LOOKED_AFTER: Duration = Duration::from_secs(180);
+/// For so long after a look guests leave everything to the next one.
+const LOOKED_AFTER: Duration = Duration::from_secs(30);
 /// How long a guest may take to answer, and a bucket to take what is new.
 const PATIENCE: Duration = Duration::from_secs(10);
 const PUSH: Duration = Duration::from_secs(600);
@@ -53,6 +53,7 @@ pub struct Reaper {
 
 impl Reaper {
     pub fn new(service: SandboxService, turns: Turns) -> Reaper {
+        service.boxes().attend_all(LOOKED_AFTER);
         Reaper { service, turns, retries: Arc::default() }
     }
 
@@ -67,6 +68,18 @@ impl Reaper {
             }
         }
         Ok(reaped)
+    }
+
+    /// Says to every guest that somebody is there. Apart from rounds, in which a push may take its time.
+    pub async fn attend(&self) -> Result<()> {
+        for record in self.service.boxes().records().await? {
+            let limited = !record.spec.timeouts.is_empty() && record.state == SandboxState::Running;
+            if limited && self.service.boxes().get(record.id).await?.state == SandboxState::Running {
+                // One that does not answer is told of by the round.
+                let _ = timeout(PATIENCE, self.service.boxes().look_after(&record, LOOKED_AFTER)).await;
+            }
+        }
+        Ok(())
     }
 
     async fn look_at(&self, record: Record, busy: &HashSet<SandboxId>, reaped: &mut Reaped) -> Result<()> {
@@ -107,8 +120,15 @@ impl Reaper {
             return Ok(());
         }
         let Some(reason) = due(&record, &info, self.service.clock.now()) else { return Ok(()) };
+        // A round takes its time, and a turn may have begun meanwhile.
+        if self.turns.busy_sandboxes().await?.contains(&id) {
+            return Ok(());
+        }
         // H8: what cannot be saved is not ended.
         if record.template.is_some() && record.unsynced.is_none() && !self.try_push(&record, reaped).await {
+            return Ok(());
+        }
+        if self.turns.busy_sandboxes().await?.contains(&id) {
             return Ok(());
         }
         self.service.boxes().stop_because(id, GRACE, reason.clone()).await?;
@@ -153,10 +173,19 @@ impl Reaper {
             let Some(row) = self.service.rows.find(id).await? else { return Ok(true) };
             let wanted = self.service.wanted_of(&row).await?;
             let late = |_| Err(crate::Error::unavailable("the bucket does not answer"));
-            let pushed = timeout(PUSH, self.service.push(&wanted)).await.unwrap_or_else(late);
-            Ok::<_, crate::Error>(pushed?.is_none_or(|report| report.is_complete()))
+            let pushed = timeout(PUSH, self.service.push(&wanted)).await.unwrap_or_else(late)?;
+            if pushed.is_none() {
+                // Its files go nowhere, so nothing of them is missing there.
+                self.service.boxes().mark_unsynced(id, None).await?;
+            }
+            Ok::<_, crate::Error>(pushed.is_none_or(|report| report.is_complete()))
         };
         let outcome = pushed.await;
+        if let Err(error) = &outcome
+            && let Err(error) = self.service.boxes().mark_unsynced(id, Some(error.chain())).await
+        {
+            tracing::error!(sandbox = %id, error = %error.chain(), "that it is not synced could not be noted");
+        }
         let mut retries = self.retries.lock().unwrap_or_else(PoisonError::into_inner);
         match outcome {
             Ok(true) => {

@@ -31,7 +31,7 @@ use std::{
     collections::HashMap,
     fmt,
     net::SocketAddr,
-    sync::{Arc, Mutex, PoisonError},
+    sync::{Arc, Mutex, PoisonError, atomic::AtomicU64},
     time::Duration,
 };
 
@@ -78,6 +78,8 @@ struct Inner {
     records: Arc<dyn Records>,
     clock: Arc<dyn Clock>,
     guests: Mutex<HashMap<SandboxId, Guest>>,
+    /// For how many seconds guests may rely on this process to end what is over.
+    attended: AtomicU64,
 }
 
 impl fmt::Debug for Sandboxes {
@@ -88,7 +90,15 @@ impl fmt::Debug for Sandboxes {
 
 impl Sandboxes {
     pub fn new(providers: Providers, records: Arc<dyn Records>, clock: Arc<dyn Clock>) -> Sandboxes {
-        Sandboxes { inner: Arc::new(Inner { providers, records, clock, guests: Mutex::default() }) }
+        Sandboxes {
+            inner: Arc::new(Inner {
+                providers,
+                records,
+                clock,
+                guests: Mutex::default(),
+                attended: AtomicU64::new(0),
+            }),
+        }
     }
 
     /// Ends when all that is known is written down. Before a process ends.

@@ -16,7 +16,7 @@ use crate::{
     hooks::{HookContext, Hooks, Moment},
     ports::{
         Clock, Volumes,
-        store::{Conversations, SandboxRow, SandboxRows},
+        store::{Conversations, SandboxRow, SandboxRows, Turns},
     },
     sandboxes::{Left, NewSandbox},
     templates::{PROGRAM_DIR, Template, Templates},
@@ -30,9 +30,11 @@ use seawall_api::{
 use seawall_sync::engine::{Options, Silent, SyncReport};
 use serde_json::{Map, Value, json};
 use std::{
+    collections::HashMap,
     fmt,
-    sync::{Arc, Mutex, PoisonError},
+    sync::{Arc, Mutex, PoisonError, Weak},
 };
+use tokio::sync::{Mutex as Line, OwnedMutexGuard};
 
 /// V6: the key of a row's metadata.
 const LAST_SYNCED: &str = "last_synced_at";
@@ -90,7 +92,12 @@ pub struct SandboxService {
     conversations: Option<Arc<dyn Conversations>>,
     /// T5: of what says nothing itself.
     timeouts: Timeouts,
+    turns: Option<Arc<dyn Turns>>,
+    lines: Lines,
 }
+
+/// Who makes a sandbox ready stands in its line; others wait.
+type Lines = Arc<Mutex<HashMap<SandboxId, Weak<Line<()>>>>>;
 
 impl fmt::Debug for SandboxService {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -106,8 +113,41 @@ impl SandboxService {
         rows: Arc<dyn SandboxRows>,
         clock: Arc<dyn Clock>,
     ) -> SandboxService {
-        let (templates, conversations, timeouts) = (Arc::default(), None, Timeouts::default());
-        SandboxService { sandboxes, workspaces, hooks, rows, clock, templates, conversations, timeouts }
+        SandboxService {
+            sandboxes,
+            workspaces,
+            hooks,
+            rows,
+            clock,
+            templates: Arc::default(),
+            conversations: None,
+            timeouts: Timeouts::default(),
+            turns: None,
+            lines: Lines::default(),
+        }
+    }
+
+    /// What turns run in is not stopped or ended without force.
+    pub fn with_turns(mut self, turns: Arc<dyn Turns>) -> SandboxService {
+        self.turns = Some(turns);
+        self
+    }
+
+    async fn in_line(&self, id: SandboxId) -> OwnedMutexGuard<()> {
+        let line = {
+            let mut lines = self.lines.lock().unwrap_or_else(PoisonError::into_inner);
+            match lines.get(&id).and_then(Weak::upgrade) {
+                Some(line) => line,
+                None => {
+                    // Those that nobody stands in are forgotten here, so that there are never many.
+                    lines.retain(|_, line| line.strong_count() > 0);
+                    let line = Arc::new(Line::new(()));
+                    lines.insert(id, Arc::downgrade(&line));
+                    line
+                }
+            }
+        };
+        line.lock_owned().await
     }
 
     /// What sandboxes may be made from, and whose they may be.
@@ -140,6 +180,7 @@ impl SandboxService {
     /// V2: it runs when this returns, with its files, and is this account's.
     pub async fn ensure(&self, wanted: &Wanted) -> Result<Ready> {
         let id = wanted.sandbox;
+        let _line = self.in_line(id).await;
         let Some(row) = self.rows.find(id).await? else {
             return self.make(wanted, None, Left::Nothing).await;
         };
@@ -202,7 +243,8 @@ impl SandboxService {
         }
         // What was there before is not ours to delete.
         let kept = self.sandboxes.providers().get(&name)?.has_volume(wanted.sandbox).await?;
-        self.sandboxes.launch(new).await.map_err(|error| created(wanted.sandbox, error))?;
+        let told = if before.is_some() { rebuilt } else { created };
+        self.sandboxes.launch(new).await.map_err(|error| told(wanted.sandbox, error))?;
         let volumes = if kept { Volumes::Keep } else { Volumes::Delete };
         self.cold_start(wanted, volumes, left).await
     }
@@ -247,6 +289,10 @@ impl SandboxService {
 
     async fn undo(&self, id: SandboxId, volumes: Volumes, left: Left) {
         let undone = async {
+            if left != Left::Nothing && self.sandboxes.unsynced(id).await?.is_some() {
+                // H8: what no bucket has stays as it is, and the next use tries again.
+                return Ok(());
+            }
             self.sandboxes.give_up_unsynced(id).await?;
             self.sandboxes.unmake(id, volumes, left).await
         };
@@ -328,6 +374,15 @@ impl SandboxService {
         let report = workspaces.sync_files(wanted.sandbox, Options::default()).await?;
         self.note_synced(wanted).await;
         Ok(Some(report))
+    }
+
+    /// Makes a box run on its volume, to save what is there. What is made anew is not ready for anything else.
+    pub(crate) async fn start_to_save(&self, wanted: &Wanted) -> Result<()> {
+        let id = wanted.sandbox;
+        if self.sandboxes.get(id).await?.state != SandboxState::Stopped {
+            self.note(wanted, READY, Value::Null).await;
+        }
+        self.sandboxes.start(id).await.map(drop)
     }
 
     async fn note_synced(&self, wanted: &Wanted) {

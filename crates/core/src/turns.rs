@@ -229,13 +229,21 @@ impl Turns {
         let template = self.template(ask, known.as_ref())?;
         // What cannot be answered is not begun.
         self.check_template(&template)?;
-        let conversation = match known {
-            Some(known) => known,
+        let sandbox = self.choose(account, ask, known.as_ref()).await?;
+        let (conversation, is_new) = match known {
+            Some(known) => (known, false),
             None => self.new_conversation(account, ask).await?,
         };
-        let sandbox = self.choose(account, ask, &conversation).await?;
         let begin = self.row(ask, &conversation, sandbox, &template);
-        let turn = self.begin_once(account, &begin).await?;
+        let turn = match self.begin_once(account, &begin).await {
+            Ok(turn) => turn,
+            Err(error) => {
+                if is_new && error.kind() == ErrorKind::Conflict {
+                    self.take_back(account, conversation.id).await;
+                }
+                return Err(error);
+            }
+        };
         tracing::info!(%account, conversation = %conversation.id, turn = %turn.id, sandbox = %sandbox, template = template.name, "turn begins");
         let first = encoded(&first_event(&turn, sandbox))?;
         let store = &self.inner.stores.turns;
@@ -244,6 +252,13 @@ impl Turns {
             tracing::warn!(turn = %turn.id, error = %error.chain(), "the first event could not be stored yet");
         }
         Ok(Begun { account, turn, conversation })
+    }
+
+    /// Nothing was said in it: its sandbox was another's.
+    async fn take_back(&self, account: AccountId, id: ConversationId) {
+        if let Err(error) = self.inner.stores.conversations.delete(account, id).await {
+            tracing::warn!(conversation = %id, error = %error.chain(), "an empty conversation stays");
+        }
     }
 
     /// A reply that was lost is asked for again: the same turn twice is one.
@@ -299,7 +314,8 @@ impl Turns {
         }
     }
 
-    async fn new_conversation(&self, account: AccountId, ask: &TurnAsk) -> Result<Conversation> {
+    /// And whether nobody else was quicker to make it.
+    async fn new_conversation(&self, account: AccountId, ask: &TurnAsk) -> Result<(Conversation, bool)> {
         let new = NewConversation {
             id: ask.conversation.unwrap_or_else(ConversationId::generate),
             organization_id: ask.organization_id.clone(),
@@ -308,7 +324,7 @@ impl Turns {
             sandbox_id: None,
             created_at: self.inner.clock.now(),
         };
-        Ok(self.inner.stores.conversations.ensure(account, &new).await?.0)
+        self.inner.stores.conversations.ensure(account, &new).await
     }
 
     fn of_agent(&self, agent: Option<&str>) -> Option<String> {
@@ -339,16 +355,15 @@ impl Turns {
         &self,
         account: AccountId,
         ask: &TurnAsk,
-        conversation: &Conversation,
+        known: Option<&Conversation>,
     ) -> Result<SandboxId> {
-        let linked = conversation.sandbox_id;
+        let linked = known.and_then(|known| known.sandbox_id);
         let chosen = match (ask.sandbox, linked) {
             (Choice::Auto, Some(linked)) => linked,
             (Choice::Auto, None) => SandboxId::generate(),
             (Choice::This(id), Some(linked)) if id != linked => {
                 let message = format!(
-                    "{MISMATCH}: conversation {} is linked to sandbox {linked}; ask for that, or relink",
-                    conversation.id
+                    "{MISMATCH}: the conversation is linked to sandbox {linked}; ask for that, or relink"
                 );
                 return Err(Error::conflict(message).with_code(MISMATCH));
             }
@@ -416,7 +431,7 @@ impl Turns {
 
     /// The sandboxes in which turns run.
     pub async fn busy_sandboxes(&self) -> Result<HashSet<SandboxId>> {
-        let running = self.inner.stores.turns.running(1000).await?;
+        let running = self.inner.stores.turns.running(100_000).await?;
         Ok(running.into_iter().filter_map(|(_, turn)| turn.sandbox_id).collect())
     }
 

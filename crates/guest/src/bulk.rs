@@ -2,6 +2,7 @@
 
 use crate::{
     creds::with_identity,
+    deadlines::InUse,
     fault::{Outcome, from_io, invalid},
     files::{
         Place,
@@ -44,7 +45,12 @@ pub async fn serve(guest: Rc<Guest>, stream: UnixStream) -> Result<()> {
     if request.kind != Kind::Request {
         return Err(Error::Protocol("a request was due".into()));
     }
-    let job = Job::new(&guest, request.decode()?);
+    let request = request.decode()?;
+    let _in_use = match &request {
+        Request::Collect { .. } | Request::Put { .. } => InUse::saving(&guest),
+        _ => InUse::new(&guest),
+    };
+    let job = Job::new(&guest, request);
     on_a_thread(move || job.run(stream)).await
 }
 

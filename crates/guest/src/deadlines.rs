@@ -38,22 +38,41 @@ impl Default for Deadlines {
 }
 
 /// Somebody uses the box while this lives.
-pub struct InUse(Rc<Guest>);
+pub struct InUse {
+    guest: Rc<Guest>,
+    counts: bool,
+}
 
 impl InUse {
     pub fn new(guest: &Rc<Guest>) -> InUse {
+        InUse::begin(guest, true)
+    }
+
+    /// The box is not to end meanwhile; but saving its files is nobody's use of it.
+    pub fn saving(guest: &Rc<Guest>) -> InUse {
+        InUse::begin(guest, false)
+    }
+
+    fn begin(guest: &Rc<Guest>, counts: bool) -> InUse {
         let deadlines = &guest.deadlines;
-        deadlines.last_used.set(Instant::now());
         deadlines.in_use.set(deadlines.in_use.get() + 1);
-        InUse(guest.clone())
+        let begun = InUse { guest: guest.clone(), counts };
+        begun.note();
+        begun
+    }
+
+    fn note(&self) {
+        if self.counts {
+            self.guest.deadlines.last_used.set(Instant::now());
+        }
     }
 }
 
 impl Drop for InUse {
     fn drop(&mut self) {
-        let deadlines = &self.0.deadlines;
+        let deadlines = &self.guest.deadlines;
         deadlines.in_use.set(deadlines.in_use.get().saturating_sub(1));
-        deadlines.last_used.set(Instant::now());
+        self.note();
     }
 }
 

@@ -80,10 +80,7 @@ async fn connection(guest: Rc<Guest>, mut stream: UnixStream) -> Result<()> {
         process::pool::make_ready(&guest);
     }
     match hello.role {
-        Role::Bulk => {
-            let _in_use = InUse::new(&guest);
-            bulk::serve(guest, stream).await
-        }
+        Role::Bulk => bulk::serve(guest, stream).await,
         Role::Client => multiplexed(guest, stream, None).await,
         Role::Control { epoch } => multiplexed(guest, stream, Some(epoch)).await,
     }
@@ -168,8 +165,13 @@ async fn request(
             return answer(&mut writer, Err::<(), _>(Fault::new(ErrorKind::Protocol, message))).await;
         }
     };
-    let looks_only = matches!(request, Request::Ping | Request::Info | Request::Attend(_));
-    let _in_use = (!looks_only).then(|| InUse::new(&guest));
+    let looks_only =
+        matches!(request, Request::Ping | Request::Info | Request::Processes | Request::Attend(_));
+    let _in_use = match &request {
+        _ if looks_only => None,
+        Request::Sync { .. } => Some(InUse::saving(&guest)),
+        _ => Some(InUse::new(&guest)),
+    };
     dispatch(guest, request, reader, writer, control).await
 }
 

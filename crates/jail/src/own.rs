@@ -52,7 +52,7 @@ pub fn make_dir(path: &Path, mode: u32, owner: Option<u32>) -> io::Result<()> {
         other => other?,
     }
     // What the creation mask took away.
-    if mode & 0o022 != 0 {
+    if mode & 0o077 != 0 {
         fs::set_permissions(path, fs::Permissions::from_mode(mode))?;
     }
     match owner {

@@ -8,5 +8,7 @@
 mod agents;
 #[path = "turns/files.rs"]
 mod files;
+#[path = "turns/reaper.rs"]
+mod reaper;
 #[path = "turns/world.rs"]
 mod world;

@@ -99,6 +99,13 @@ pub async fn once(State(replays): State<Replays>, request: Request, next: Next) 
     replays.answer(asked, request, next).await.unwrap_or_else(IntoResponse::into_response)
 }
 
+/// What a key stands for.
+enum Taken {
+    New(Claim),
+    Running,
+    Done(Bytes),
+}
+
 /// Who asks for one answer, under which key.
 struct Asked {
     key: String,
@@ -164,19 +171,31 @@ impl Replays {
         let body = read(body, self.state.options().body_limit).await?;
         let hash = hash(&parts.method, &parts.uri, &body);
         let time = time_for(self.state.options(), &asked.method, &asked.route);
-        match self.begin(&asked, &hash, time).await? {
-            Begun::New { receipt } => {
-                let claim = Claim::new(self.state.clone(), &asked, receipt);
+        let identity = asked.identity.clone();
+        // On a task of its own: whoever hangs up while the key is taken must not leave it taken.
+        let replays = self.clone();
+        let taking = async move { replays.take(asked, &hash, time).await };
+        let taken = tokio::spawn(REQUEST_ID.scope(request_id(), taking).in_current_span()).await;
+        match taken.map_err(|_| ApiError::internal("the call was cut off: the server goes down"))?? {
+            Taken::New(claim) => {
                 let request = Request::from_parts(parts, Body::from(body));
                 Ok(run(claim, request, next, time).await)
             }
-            Begun::Running => Err(ApiError::conflict(
+            Taken::Running => Err(ApiError::conflict(
                 "idempotency_running",
                 "the first call with this Idempotency-Key is not done yet; send it again in a moment",
             )
             .retry_after(1)),
-            Begun::Done(stored) => self.replay(&asked.identity, &stored, &parts.extensions).await,
+            Taken::Done(stored) => self.replay(&identity, &stored, &parts.extensions).await,
         }
+    }
+
+    async fn take(&self, asked: Asked, hash: &[u8; 32], time: Duration) -> ApiResult<Taken> {
+        Ok(match self.begin(&asked, hash, time).await? {
+            Begun::New { receipt } => Taken::New(Claim::new(self.state.clone(), &asked, receipt)),
+            Begun::Running => Taken::Running,
+            Begun::Done(stored) => Taken::Done(stored),
+        })
     }
 
     async fn begin(&self, asked: &Asked, hash: &[u8; 32], time: Duration) -> ApiResult<Begun> {

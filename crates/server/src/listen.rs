@@ -26,7 +26,7 @@ use tokio::{
 use tokio_rustls::{
     TlsAcceptor,
     rustls::{
-        Error as TlsError, ServerConfig,
+        ServerConfig,
         crypto::aws_lc_rs,
         pki_types::{CertificateDer, PrivateKeyDer, pem::PemObject},
     },

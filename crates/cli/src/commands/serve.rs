@@ -11,12 +11,7 @@ use clap::Args;
 use seawall_api::{account::KeyScope, http::CreateKey};
 use seawall_core::{Services, delivery::Courier, reaper::Reaper};
 use seawall_server::Server;
-use std::{
-    collections::BTreeSet,
-    net::SocketAddr,
-    sync::{Arc, atomic::AtomicBool, atomic::Ordering},
-    time::Duration,
-};
+use std::{collections::BTreeSet, net::SocketAddr, time::Duration};
 use tokio::{net::TcpListener, time::sleep};
 use tokio_util::sync::CancellationToken;
 
@@ -42,13 +37,15 @@ pub struct ServeArgs {
 }
 
 /// Between rounds of each.
-const REAP: Duration = Duration::from_secs(10);
+const REAP: Duration = Duration::from_secs(5);
 const SWEEP: Duration = Duration::from_secs(60);
 const CARRY: Duration = Duration::from_secs(2);
 const TAKE_UP: Duration = Duration::from_secs(10);
 const EXPIRE: Duration = Duration::from_secs(600);
 
 pub async fn serve(app: &App, args: &ServeArgs) -> Result<i32> {
+    raise_open_files();
+    let mut signals = Signals::listen()?;
     turns::account(app).await?;
     let listen = args.listen.unwrap_or(app.settings.server.listen);
     let services = turns::services(app).await?;
@@ -73,7 +70,6 @@ pub async fn serve(app: &App, args: &ServeArgs) -> Result<i32> {
     let stopped = stop.clone();
     let listening = server.run(listener, async move { stopped.cancelled().await });
     tokio::pin!(listening);
-    let mut signals = Signals::listen()?;
     tokio::select! {
         ended = &mut listening => ended?,
         _ = signals.next() => {
@@ -95,20 +91,30 @@ pub async fn serve(app: &App, args: &ServeArgs) -> Result<i32> {
     Ok(0)
 }
 
+/// A descriptor for each connection, and some for each sandbox.
+fn raise_open_files() {
+    use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+    let now = getrlimit(Resource::Nofile);
+    // Where it is refused, the old limit does.
+    let _ = setrlimit(Resource::Nofile, Rlimit { current: now.maximum, maximum: now.maximum });
+}
+
 /// The first start makes a key. Who listens to others must have one already.
 async fn prepare_keys(app: &App, services: &Services, listen: SocketAddr) -> Result<()> {
     let account = turns::account(app).await?;
     let now = services.clock.now();
     let keys = services.keys.list(account).await?;
     let good = |key: &seawall_api::account::ApiKey| {
-        key.revoked_at.is_none_or(|at| at > now) && key.expires_at.is_none_or(|at| at > now)
+        key.scopes.contains(&KeyScope::Admin)
+            && key.revoked_at.is_none_or(|at| at > now)
+            && key.expires_at.is_none_or(|at| at > now)
     };
     if keys.iter().any(good) {
         return Ok(());
     }
     if !listen.ip().is_loopback() {
         bail!(
-            "{listen} can be reached from other machines, and there is no key yet: make one with \
+            "{listen} can be reached from other machines, and there is no key with the scope admin yet: make one with \
              `seawall keys create --name NAME --scope admin`, or start once on 127.0.0.1"
         );
     }
@@ -134,21 +140,24 @@ async fn rounds(
     courier: Courier,
     stop: CancellationToken,
 ) {
+    // What was lost meanwhile is marked before anything is done about it.
+    if let Err(error) = sandboxes.sweep().await {
+        tracing::warn!(error = %error.chain(), "the first sweep failed");
+    }
     let reaper = Reaper::new(services.sandboxes.clone(), services.turns.clone());
-    let swept = Arc::new(AtomicBool::new(false));
     let (turns, idempotency) = (services.turns.clone(), services.stores.idempotency.clone());
     let sweeping = every(SWEEP, "sweep", &stop, || {
-        let (sandboxes, swept) = (sandboxes.clone(), swept.clone());
-        async move {
-            sandboxes.sweep().await?;
-            swept.store(true, Ordering::Relaxed);
-            Ok(())
-        }
+        let sandboxes = sandboxes.clone();
+        async move { sandboxes.sweep().await.map(drop) }
     });
+    let watcher = reaper.clone();
     let reaping = every(REAP, "reaper", &stop, || {
-        let (reaper, swept) = (reaper.clone(), swept.clone());
-        // What is lost is marked first.
-        async move { if swept.load(Ordering::Relaxed) { reaper.round().await.map(drop) } else { Ok(()) } }
+        let reaper = reaper.clone();
+        async move { reaper.round().await.map(drop) }
+    });
+    let watching = every(REAP, "watch", &stop, || {
+        let watcher = watcher.clone();
+        async move { watcher.attend().await }
     });
     let carrying = every(CARRY, "courier", &stop, || {
         let courier = courier.clone();
@@ -162,7 +171,7 @@ async fn rounds(
         let idempotency = idempotency.clone();
         async move { idempotency.expire(10_000).await.map(drop) }
     });
-    tokio::join!(sweeping, reaping, carrying, taking_up, expiring);
+    tokio::join!(sweeping, reaping, watching, carrying, taking_up, expiring);
 }
 
 /// Now, and then each time after a pause, until the end. What fails is told, and tried again.

@@ -44,7 +44,7 @@ pub async fn templates(remote: &Remote, args: &TemplatesArgs) -> Result<i32> {
 }
 
 fn row(template: &Value) -> [&str; 3] {
-    let driver = &template["agent"]["driver"];
+    let driver = &template["driver"];
     [&template["name"], driver, &template["description"]].map(|word| word.as_str().unwrap_or_default())
 }
 
@@ -55,7 +55,7 @@ mod tests {
 
     #[test]
     fn a_template_is_shown_by_three_words() {
-        let template = json!({ "name": "shell", "agent": { "driver": "sh" }, "description": "a shell" });
+        let template = json!({ "name": "shell", "driver": "sh", "description": "a shell" });
         assert_eq!(row(&template), ["shell", "sh", "a shell"]);
         assert_eq!(row(&json!({})), ["", "", ""]);
     }

@@ -15,7 +15,7 @@ const DIRECTION: [(&str, &[&str]); 12] = [
     ("seawall-providers", &["seawall-api", "seawall-wire", "seawall-core", "seawall-jail"]),
     ("seawall-stores", &["seawall-api", "seawall-core"]),
     ("seawall-gateway", &["seawall-api", "seawall-wire", "seawall-core"]),
-    ("seawall-server", &["seawall-api", "seawall-wire", "seawall-core"]),
+    ("seawall-server", &["seawall-api", "seawall-wire", "seawall-sync", "seawall-core"]),
     ("seawall-client", &["seawall-api", "seawall-wire"]),
     (
         "seawall-cli",
@@ -35,7 +35,7 @@ const DIRECTION: [(&str, &[&str]); 12] = [
 ];
 
 /// Where a vendor crate may be a direct dependency. `(dev)`: for tests alone.
-const HOMES: [(&str, &[&str]); 15] = [
+const HOMES: [(&str, &[&str]); 19] = [
     ("yamux", &["seawall-wire"]),
     ("rmp-serde", &["seawall-api"]),
     ("clap", &["seawall-cli"]),
@@ -53,20 +53,27 @@ const HOMES: [(&str, &[&str]); 15] = [
     ("aws-sdk-dynamodb", &["seawall-stores"]),
     ("object_store", &["seawall-sync"]),
     ("rmcp", &["seawall-server"]),
+    ("axum", &["seawall-server"]),
+    ("utoipa", &["seawall-api", "seawall-server"]),
+    ("opentelemetry", &["seawall-server"]),
+    ("tokio-tungstenite", &["seawall-client", "seawall-server (dev)"]),
     ("reqwest", &["seawall-gateway", "seawall-client"]),
 ];
 
 /// Core knows no vendor: these are the language's furniture.
-const CORE_MAY: [&str; 12] = [
+const CORE_MAY: [&str; 15] = [
     "async-trait",
     "bytes",
     "futures",
+    "getrandom",
+    "hmac",
     "jiff",
     "seawall-api",
     "seawall-sync",
     "seawall-wire",
     "serde",
     "serde_json",
+    "sha2",
     "thiserror",
     "tokio",
     "tracing",

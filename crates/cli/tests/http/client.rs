@@ -56,7 +56,7 @@ impl Client {
     /// A turn of a conversation, to its end; what it said.
     pub fn said(&self, conversation: &str, prompt: &str) -> String {
         let mut view = self.turn(&auto(conversation), prompt);
-        assert_eq!(view.to_the_end()["state"], "completed");
+        assert_eq!(view.to_the_end(), "completed");
         view.text()
     }
 
@@ -157,10 +157,10 @@ impl Followed {
         self.seen.last().is_some_and(|last| last["type"] == "turn_ended")
     }
 
-    /// To the end of the turn; its last event.
-    pub fn to_the_end(&mut self) -> &Value {
+    /// To the end of the turn; the state that it ended in.
+    pub fn to_the_end(&mut self) -> String {
         assert!(self.rest(), "the stream ended before its turn: {:?}", self.seen);
-        self.ended()
+        self.ended()["state"].as_str().unwrap().to_owned()
     }
 
     /// The last event.

@@ -40,8 +40,11 @@ fn h6_http_a_cancelled_turn_keeps_what_it_did() {
     let mut view = served.turn(ANY, "echo kept > file; echo said; sleep 60");
     view.until_said("said\n");
     let path = format!("{}/cancel", view.place());
-    assert_eq!(served.done("POST", &path, &Value::Null), json!({"turn_id": view.id("turn_id"), "cancelled": true}));
-    assert_eq!(view.to_the_end()["state"], "cancelled");
+    assert_eq!(
+        served.done("POST", &path, &Value::Null),
+        json!({"turn_id": view.id("turn_id"), "cancelled": true})
+    );
+    assert_eq!(view.to_the_end(), "cancelled");
     assert_eq!(view.all("workspace_pushed").len(), 1, "{:?}", view.seen);
     let conversation = view.id("conversation_id");
     assert_eq!(served.messages(&conversation)[1].1, "said\n");
@@ -60,8 +63,13 @@ fn h8_http_a_bucket_that_is_down_fails_no_turn_and_gets_everything_when_it_is_ba
     std::fs::rename(&bucket, &away).unwrap();
     std::fs::write(&bucket, "").unwrap();
     let mut view = served.turn(&auto(&conversation), "echo two > b; echo said");
-    assert_eq!(view.to_the_end()["state"], "completed");
-    assert_eq!((view.text().as_str(), view.all("workspace_unsynced").len()), ("said\n", 1), "{:?}", view.seen);
+    assert_eq!(view.to_the_end(), "completed");
+    assert_eq!(
+        (view.text().as_str(), view.all("workspace_unsynced").len()),
+        ("said\n", 1),
+        "{:?}",
+        view.seen
+    );
     let sandbox = view.id("sandbox_id");
     assert!(served.sandbox(&sandbox)["unsynced"].is_string());
     let (status, problem) = served.call("POST", &format!("/sandboxes/{sandbox}/stop"), &Value::Null);
@@ -108,7 +116,8 @@ fn t5_http_without_a_server_a_box_ends_by_itself_and_the_next_server_saves_its_f
     let sandbox = served.make_sandbox();
     served.exec(&sandbox, "echo kept > file");
     served.kill();
-    within(10, "the box ends by itself", || {
+    // Its guest relies on the server for half a minute.
+    within(45, "the box ends by itself", || {
         let now = served.listed(&sandbox);
         now["state"] == "stopped" && now["reason"] == "idle"
     });

@@ -6,12 +6,22 @@ use seawall_api::{
     SandboxId,
     message::{Attend, GuestInfo},
 };
-use std::time::Duration;
+use std::{sync::atomic::Ordering, time::Duration};
 
 impl Sandboxes {
     /// Every sandbox of this machine as it is recorded, oldest first.
     pub async fn records(&self) -> Result<Vec<Record>> {
         self.inner.records.list().await
+    }
+
+    /// From now on this process ends what is over, and comes by at least so often.
+    pub fn attend_all(&self, time: Duration) {
+        self.inner.attended.store(time.as_secs(), Ordering::Relaxed);
+    }
+
+    /// How long a guest may rely on this process.
+    pub(crate) fn attended(&self) -> Duration {
+        Duration::from_secs(self.inner.attended.load(Ordering::Relaxed))
     }
 
     /// A guest that nobody looks after keeps to these times.
@@ -20,7 +30,7 @@ impl Sandboxes {
             return;
         }
         let told = match self.client(record.id, &record.provider) {
-            Ok(guest) => guest.attend(attend(record, Duration::ZERO)).await.map(drop).map_err(Into::into),
+            Ok(guest) => guest.attend(attend(record, self.attended())).await.map(drop).map_err(Into::into),
             Err(error) => Err(error),
         };
         if let Err(error) = told {

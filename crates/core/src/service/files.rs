@@ -16,8 +16,9 @@ use serde::{Deserialize, Serialize};
 const MAX_NODES: usize = 10_000;
 /// Directories below each other that a tree shows, at the most.
 const MAX_DEPTH: u32 = 64;
-/// Ours, in a workspace: nobody's files.
-const OURS: [&str; 2] = [".sandbox-state", ".seawall"];
+/// Ours, in a workspace: nobody's files. The state file has others beside it.
+const OURS: &str = ".seawall";
+const STATE: &str = ".sandbox-state";
 
 /// Where a path begins.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
@@ -157,9 +158,10 @@ impl SandboxService {
         if info.kind == EntryKind::Directory {
             return Err(Error::invalid(format!("{} is a directory; list it instead", info.path)));
         }
-        if let Some(most) = ask.max_size.filter(|most| info.size > *most) {
-            let message =
-                format!("{} has {} bytes, more than {most}; read a part of it", info.path, info.size);
+        let rest = info.size.saturating_sub(ask.offset);
+        let wanted = ask.length.map_or(rest, |length| length.min(rest));
+        if let Some(most) = ask.max_size.filter(|most| wanted > *most) {
+            let message = format!("{wanted} bytes of {} are more than {most}; read a part of it", info.path);
             return Err(Error::new(ErrorKind::TooLarge, message));
         }
         let file = file_ref(ask.source, &ask.path);
@@ -249,15 +251,12 @@ fn name_of(text: &str) -> Result<FileName> {
 /// The state of the sync and the agents' own sessions are not the user's files.
 fn is_ours(base: &str, entry: &Entry) -> bool {
     let path = entry.path.lossy();
-    let first = match base {
-        WORKDIR => path.split('/').next().unwrap_or_default().to_owned(),
-        "/" => match path.strip_prefix("work/") {
-            Some(rest) => rest.split('/').next().unwrap_or_default().to_owned(),
-            None => return false,
-        },
-        _ => return false,
+    let whole = if base == "/" { format!("/{path}") } else { format!("{base}/{path}") };
+    let Some(rest) = whole.strip_prefix(WORKDIR).and_then(|rest| rest.strip_prefix('/')) else {
+        return false;
     };
-    OURS.iter().any(|ours| first.starts_with(ours))
+    let first = rest.split('/').next().unwrap_or_default();
+    first == OURS || first.starts_with(STATE)
 }
 
 /// Puts an entry where it belongs: parents come first, so its directory is there.

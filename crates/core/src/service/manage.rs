@@ -15,13 +15,17 @@ use seawall_api::{
     AccountId, ErrorKind, SandboxId,
     files::FileRef,
     http::{CreateSandbox, ProviderInfo, SandboxMetrics},
-    sandbox::{EndReason, Limits, Sandbox, SandboxSpec, SandboxState, WORKDIR},
+    sandbox::{EndReason, Limits, Sandbox, SandboxInfo, SandboxSpec, SandboxState, WORKDIR},
 };
+use seawall_sync::engine::SyncReport;
 use serde_json::{Map, Value};
 use std::time::Duration;
 
 /// How long processes may take to end, where nothing is said.
 const GRACE: Duration = Duration::from_secs(5);
+
+/// That run at the same time.
+const MOST_TURNS: u32 = 100_000;
 
 /// How a sandbox shall end.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -38,21 +42,27 @@ impl SandboxService {
     /// V1, and H2: cold start runs also for a sandbox without a conversation.
     pub async fn create(&self, account: AccountId, ask: &CreateSandbox) -> Result<Sandbox> {
         let id = ask.id.unwrap_or_else(SandboxId::generate);
+        let line = self.in_line(id).await;
         if let Some(row) = self.rows.find(id).await? {
+            drop(line);
             return self.made_before(account, row, ask).await;
         }
-        let template = self.template_of(ask.template.as_deref())?;
+        let invalid = |error: Error| error.with_code("invalid_config");
+        let template = self.template_of(ask.template.as_deref()).map_err(invalid)?;
         let provider = ask.provider.clone().or_else(|| template.sandbox.provider.clone());
         let name = provider.as_deref().unwrap_or(self.sandboxes.providers().default_name()).to_owned();
-        let provides =
-            self.sandboxes.providers().get(&name).map_err(|error| error.with_code("invalid_config"))?;
+        let provides = self.sandboxes.providers().get(&name).map_err(invalid)?;
+        self.check_provider(ask, &name)?;
         let new = NewSandbox {
             id: Some(id),
             account: Some(account),
             name: ask.name.clone(),
             template: Some(template.name.clone()),
             provider,
-            spec: with_wishes(self.spec_of(&template, provides.capabilities().isolation)?, ask),
+            spec: self.allowed(
+                account,
+                with_wishes(self.spec_of(&template, provides.capabilities().isolation)?, ask),
+            ),
         };
         let wanted = Wanted { account, sandbox: id, conversation: None, agent: None, turn: None, template };
         let kept = provides.has_volume(id).await?;
@@ -66,6 +76,34 @@ impl SandboxService {
         self.get(account, id).await
     }
 
+    /// T5: only the operator's own account may have sandboxes that end later than the server says.
+    fn allowed(&self, account: AccountId, mut spec: SandboxSpec) -> SandboxSpec {
+        let least = |asked: Option<u64>, most: Option<u64>| match (asked, most.filter(|most| *most > 0)) {
+            (Some(asked), Some(most)) if asked == 0 || asked > most => Some(most),
+            _ => asked,
+        };
+        if account != AccountId::LOCAL {
+            let most = self.timeouts;
+            spec.timeouts.idle_seconds = least(spec.timeouts.idle_seconds, most.idle_seconds);
+            spec.timeouts.max_lifetime_seconds =
+                least(spec.timeouts.max_lifetime_seconds, most.max_lifetime_seconds);
+        }
+        spec
+    }
+
+    /// What is not walled off from this machine is for its operator to choose: by the default, or by a template.
+    fn check_provider(&self, ask: &CreateSandbox, name: &str) -> Result<()> {
+        let providers = self.sandboxes.providers();
+        let isolates = providers.get(name)?.capabilities().isolation;
+        if ask.provider.is_none() || isolates || name == providers.default_name() {
+            return Ok(());
+        }
+        let message = format!(
+            "the provider `{name}` isolates nothing: only a template, or the server's default, may name it"
+        );
+        Err(Error::new(ErrorKind::Denied, message).with_code("provider_denied"))
+    }
+
     /// Asked for again: the same is the same, ended is ended, and another's id is taken.
     async fn made_before(&self, account: AccountId, row: SandboxRow, ask: &CreateSandbox) -> Result<Sandbox> {
         let id = row.id;
@@ -76,7 +114,12 @@ impl SandboxService {
         if row.state == SandboxState::Terminated {
             return Err(gone(id));
         }
-        if row.name != ask.name {
+        let other = |asked: &Option<String>, is: Option<&str>| asked.is_some() && asked.as_deref() != is;
+        if row.name != ask.name
+            || other(&ask.template, row.template.as_deref())
+            || other(&ask.provider, Some(&row.provider))
+            || with_wishes(row.spec.clone(), ask) != row.spec
+        {
             return Err(Error::conflict(format!("sandbox {id} exists and is not as asked for")));
         }
         if ask.start {
@@ -106,7 +149,11 @@ impl SandboxService {
                 Ok(info) => items.push(self.seen(row, info)),
                 // Removed since the list was made.
                 Err(error) if error.kind() == ErrorKind::NotFound => {}
-                Err(error) => return Err(error),
+                Err(error) => {
+                    tracing::warn!(sandbox = %row.id, error = %error.chain(), "its box cannot be looked at");
+                    let info = as_recorded(&row);
+                    items.push(self.seen(row, info));
+                }
             }
         }
         Ok(Paged { items, next: found.next })
@@ -132,8 +179,9 @@ impl SandboxService {
         force: bool,
     ) -> Result<Sandbox> {
         self.live_row(account, id).await?;
-        if force {
-            self.sandboxes.give_up_unsynced(id).await?;
+        match force {
+            true => self.sandboxes.give_up_unsynced(id).await?,
+            false => self.refuse_if_busy(id).await?,
         }
         self.sandboxes.stop(id, grace.unwrap_or(GRACE)).await?;
         self.get(account, id).await
@@ -144,6 +192,9 @@ impl SandboxService {
         let row = self.row(account, id).await?;
         if row.state == SandboxState::Terminated {
             return self.get(account, id).await;
+        }
+        if !how.force {
+            self.refuse_if_busy(id).await?;
         }
         let mut last = self.get(account, id).await?;
         let wanted = self.wanted_of(&row).await?;
@@ -156,6 +207,20 @@ impl SandboxService {
                 Ok(last)
             }
             other => other,
+        }
+    }
+
+    /// A turn is somebody's work.
+    async fn refuse_if_busy(&self, id: SandboxId) -> Result<()> {
+        let Some(turns) = &self.turns else { return Ok(()) };
+        let running = turns.running(MOST_TURNS).await?;
+        match running.iter().find(|(_, turn)| turn.sandbox_id == Some(id)) {
+            None => Ok(()),
+            Some((_, turn)) => {
+                let message =
+                    format!("turn {} runs in sandbox {id}: wait for it, cancel it, or use force", turn.id);
+                Err(Error::conflict(message).with_code("busy"))
+            }
         }
     }
 
@@ -177,10 +242,13 @@ impl SandboxService {
         };
         // First, so that what it writes is saved too.
         self.hooks.run(&wanted.context(), &moment, Some(log.boxed())).await?;
-        let runs = self.sandboxes.get(id).await?.state == SandboxState::Running;
+        let state = self.sandboxes.get(id).await?.state;
         let mut synced = false;
-        if how.sync && runs {
-            match self.push(wanted).await {
+        // What was never started has nothing to save.
+        if how.sync
+            && !matches!(state, SandboxState::Created | SandboxState::Creating | SandboxState::Stopping)
+        {
+            match self.save(wanted, state).await {
                 Ok(report) => synced = report.is_some_and(|report| report.problems.is_empty()),
                 Err(error) if how.force => {
                     tracing::error!(sandbox = %id, error = %error.chain(), "terminated by force, with work that no bucket has");
@@ -194,6 +262,16 @@ impl SandboxService {
         // What is in the bucket need not be here; what is not, stays.
         let volumes = how.volumes.unwrap_or(if synced { Volumes::Delete } else { Volumes::Keep });
         self.sandboxes.remove(id, volumes).await
+    }
+
+    async fn save(&self, wanted: &Wanted, state: SandboxState) -> Result<Option<SyncReport>> {
+        if self.workspaces(wanted).await?.is_none() {
+            return Ok(None);
+        }
+        if state != SandboxState::Running {
+            self.start_to_save(wanted).await?;
+        }
+        self.push(wanted).await
     }
 
     /// V6. The service's own keys stay as they are.
@@ -242,6 +320,19 @@ impl SandboxService {
     }
 }
 
+fn as_recorded(row: &SandboxRow) -> SandboxInfo {
+    SandboxInfo {
+        id: row.id,
+        name: row.name.clone(),
+        provider: row.provider.clone(),
+        state: row.state,
+        reason: row.reason.clone(),
+        spec: row.spec.clone(),
+        created_at: row.created_at,
+        started_at: row.started_at,
+    }
+}
+
 /// What a template says, and over it what was asked for.
 fn with_wishes(template: SandboxSpec, ask: &CreateSandbox) -> SandboxSpec {
     let mut spec = template;
@@ -255,7 +346,8 @@ fn with_wishes(template: SandboxSpec, ask: &CreateSandbox) -> SandboxSpec {
         disk_mb: ask.limits.disk_mb.or(spec.limits.disk_mb),
         max_processes: ask.limits.max_processes.or(spec.limits.max_processes),
     };
-    spec.mounts.extend(ask.mounts.clone());
+    let new = ask.mounts.iter().filter(|mount| !spec.mounts.contains(mount)).cloned().collect::<Vec<_>>();
+    spec.mounts.extend(new);
     spec.timeouts = ask.timeouts.or(spec.timeouts);
     spec
 }

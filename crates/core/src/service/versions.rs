@@ -21,8 +21,9 @@ impl SandboxService {
         let wanted = self.wanted_of(row).await?;
         self.workspaces(&wanted).await?.ok_or_else(|| {
             let template = row.template.as_deref().unwrap_or("shell");
+            let why = "there is no bucket, or its template says `sync.enabled = false`";
             Error::invalid(format!(
-                "the files of sandbox {} go nowhere: template `{template}` has `sync.enabled = false`",
+                "the files of sandbox {} (template `{template}`) go nowhere: {why}",
                 row.id
             ))
         })

@@ -33,6 +33,8 @@ const RENEW: Duration = Duration::from_secs(8);
 const LISTEN: Duration = Duration::from_secs(1);
 /// Beyond a turn's own time: until then its sandbox does not end by itself.
 const SLACK: Duration = Duration::from_secs(600);
+/// How long a guest may take to hear of that.
+const TELL: Duration = Duration::from_secs(5);
 /// A bucket that does not answer holds up no answer longer than this.
 const PUSH: Duration = Duration::from_secs(120);
 /// Between tries to reach a database that is down.
@@ -237,6 +239,8 @@ impl Runner {
             // A hook that asked to be critical.
             Err(failed) => (TurnState::Failed, Some(failed.chain())),
         };
+        // Before the next turn can begin.
+        self.look_after(self.turns.inner.service.sandboxes.attended()).await;
         self.close(state, error).await
     }
 
@@ -270,7 +274,7 @@ impl Runner {
             // Stored with what comes next, which is soon.
             self.early.push(Event::SandboxReady { cold, version, duration_ms });
         }
-        self.keep_alive().await;
+        self.look_after(self.template().timeout() + SLACK).await;
         self.on_message().await?;
         if self.turn.cancelling || *self.turns.live(self.id()).cancel.borrow() {
             return Ok(Pumped::cancelled());
@@ -296,12 +300,14 @@ impl Runner {
         self.turns.inner.hooks.run(&self.wanted.context(), &moment, Some(saved.boxed())).await
     }
 
-    /// T5: a turn is use, however long it takes.
-    async fn keep_alive(&self) {
-        let time = self.template().timeout() + SLACK;
-        let told = self.turns.inner.service.sandboxes.look_after_id(self.sandbox(), time).await;
-        if let Err(error) = told {
-            tracing::warn!(turn = %self.id(), sandbox = %self.sandbox(), error = %error.chain(), "its guest was not told of the turn");
+    /// T5: a turn is use, however long it takes. After it the sandbox ends by itself again.
+    async fn look_after(&self, time: Duration) {
+        let telling = self.turns.inner.service.sandboxes.look_after_id(self.sandbox(), time);
+        match timeout(TELL, telling).await {
+            Ok(Err(error)) if error.kind() != ErrorKind::NotFound => {
+                tracing::warn!(turn = %self.id(), sandbox = %self.sandbox(), error = %error.chain(), "its guest was not told of the turn");
+            }
+            _ => {}
         }
     }
 
@@ -345,13 +351,13 @@ impl Runner {
             // Somebody else was quicker to take the id: it is theirs.
             return Ok(());
         }
-        let is_known = row.is_some();
+        let (is_known, worked) = (row.is_some(), self.answer.started.is_some());
         let pushed: Arc<Mutex<Option<Result<Option<SyncReport>>>>> = Arc::default();
         let (turns, wanted) = (self.turns.clone(), self.wanted.clone());
         let (pusher, what, result) = (turns.clone(), wanted.clone(), pushed.clone());
         let push = async move {
             let done = match is_known {
-                true => pusher.push(&what, state).await,
+                true => pusher.push(&what, worked).await,
                 // It was never made, so there is nothing to push.
                 false => Ok(None),
             };
@@ -422,13 +428,16 @@ impl Runner {
 }
 
 impl Turns {
-    /// S6, H8. A box that is gone is made again on its volume first.
-    async fn push(&self, wanted: &Wanted, state: TurnState) -> Result<Option<SyncReport>> {
+    /// S6, H8. A box that is gone is made again on its volume first, where the agent `worked` in it.
+    async fn push(&self, wanted: &Wanted, worked: bool) -> Result<Option<SyncReport>> {
         let service = &self.inner.service;
+        let there = service.sandboxes.get(wanted.sandbox).await?.state;
+        if there == SandboxState::Terminated || (there != SandboxState::Running && !worked) {
+            return Ok(None);
+        }
         let work = async {
-            let there = service.sandboxes.get(wanted.sandbox).await?.state;
-            if state == TurnState::Interrupted || there != SandboxState::Running {
-                service.ensure(wanted).await?;
+            if there != SandboxState::Running {
+                service.start_to_save(wanted).await?;
             }
             service.push(wanted).await
         };

@@ -1,6 +1,6 @@
 //! Turns that are cancelled, and those whose sandbox dies.
 
-use crate::world::{ME, World, all, ask, by, error, more, runs, template};
+use crate::world::{ME, World, all, ask, by, error, more, runs, template, within};
 use seawall_api::{ErrorKind, TurnId, conversation::TurnState, event::Event};
 use seawall_core::testing::Op;
 use std::time::Duration;
@@ -111,4 +111,111 @@ async fn c7_nobody_follows_anothers_turn() {
     assert_eq!(refused.kind(), ErrorKind::NotFound);
     assert_eq!(error(world.turns.follow(ME, TurnId::generate(), 0).await).kind(), ErrorKind::NotFound);
     assert!(!all(&world.turns, ME, begun.turn.id, 0).await.is_empty());
+}
+
+#[tokio::test(start_paused = true)]
+async fn h6_a_wish_from_another_process_ends_the_turn() {
+    let world = World::new();
+    for other in [world.another(), world.elsewhere("two")] {
+        let begun = world.turns.start(ME, ask("say one; hang")).await.unwrap();
+        sleep(Duration::from_secs(10)).await;
+        let id = begun.turn.id;
+        // As often as somebody says it.
+        for _ in 0..2 {
+            assert!(other.turns.cancel_turn(ME, id).await.unwrap());
+        }
+        let began = Instant::now();
+        let done = world.done(begun).await;
+        assert!(began.elapsed() < Duration::from_secs(3), "{:?}", began.elapsed());
+        assert_eq!((done.turn.state, done.text().as_str()), (TurnState::Cancelled, "one"));
+        assert_eq!(world.mock.running(done.sandbox()), 0);
+        // What is over is over.
+        for turns in [&other.turns, &world.turns] {
+            assert!(!turns.cancel_turn(ME, id).await.unwrap());
+        }
+        // The next is another.
+        let next = world.run(more(done.conversation(), "say two; sleep 5; say three")).await;
+        assert_eq!((next.turn.state, next.text().as_str()), (TurnState::Completed, "twothree"));
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn h6_a_wish_ends_a_turn_that_runs_here_at_once() {
+    let world = World::new();
+    let begun = world.turns.start(ME, ask("say one; hang")).await.unwrap();
+    sleep(Duration::from_secs(10)).await;
+    let began = Instant::now();
+    assert!(world.turns.cancel_turn(ME, begun.turn.id).await.unwrap());
+    let done = world.done(begun).await;
+    assert!(began.elapsed() < Duration::from_millis(500), "{:?}", began.elapsed());
+    assert_eq!((done.turn.state, done.text().as_str()), (TurnState::Cancelled, "one"));
+}
+
+#[tokio::test(start_paused = true)]
+async fn h6_a_wish_from_another_process_before_the_agent_runs_is_kept() {
+    let mut slow = template("slow");
+    slow.hooks.cold_start = vec![runs("sleep 30")];
+    let world = World::of([slow]);
+    let begun = world.turns.start(ME, by("slow", "say hi; hang")).await.unwrap();
+    sleep(Duration::from_secs(1)).await;
+    assert!(world.another().turns.cancel_turn(ME, begun.turn.id).await.unwrap());
+    let done = world.done(begun).await;
+    assert_eq!((done.turn.state, world.shell.times("say hi; hang")), (TurnState::Cancelled, 0));
+}
+
+/// Its server died, and nobody runs it when the wish comes. Whoever takes it up knows of it.
+#[tokio::test(start_paused = true)]
+async fn h6_a_wish_while_nobody_runs_a_turn_is_kept() {
+    let world = World::new();
+    let begun = world.turns.begin(ME, ask("say hi; hang")).await.unwrap();
+    assert!(world.another().turns.cancel_turn(ME, begun.turn.id).await.unwrap());
+    sleep(Duration::from_secs(60)).await;
+    let other = world.another();
+    assert_eq!(other.turns.take_up().await.unwrap(), 1);
+    let seen = all(&other.turns, ME, begun.turn.id, 0).await;
+    let last = &seen.last().unwrap().1;
+    assert!(matches!(last, Event::TurnEnded { state: TurnState::Cancelled, .. }), "{last:?}");
+    assert_eq!(world.shell.times("say hi; hang"), 0);
+    // It stands in nobody's way.
+    within(other.turns.idle()).await;
+    assert_eq!(world.run(more(begun.conversation.id, "say more")).await.text(), "more");
+}
+
+/// Its server died while the agent worked: whoever goes on with it ends it.
+#[tokio::test(start_paused = true)]
+async fn h6_a_wish_that_came_while_its_server_was_away_ends_the_agent() {
+    let (world, trouble) = World::troubled();
+    let begun = world.turns.start(ME, ask("say one; sleep 3000; say two")).await.unwrap();
+    sleep(Duration::from_secs(10)).await;
+    trouble.freeze();
+    sleep(Duration::from_secs(60)).await;
+    let other = world.elsewhere("two");
+    assert!(other.turns.cancel_turn(ME, begun.turn.id).await.unwrap());
+    assert_eq!(other.turns.take_up().await.unwrap(), 1);
+    let began = Instant::now();
+    let seen = all(&other.turns, ME, begun.turn.id, 0).await;
+    assert!(began.elapsed() < Duration::from_secs(10), "{:?}", began.elapsed());
+    let last = &seen.last().unwrap().1;
+    assert!(matches!(last, Event::TurnEnded { state: TurnState::Cancelled, .. }), "{last:?}");
+    assert_eq!(world.mock.running(begun.turn.sandbox_id.unwrap()), 0);
+    within(other.turns.idle()).await;
+    trouble.thaw();
+    world.quiet().await;
+    assert_eq!(all(&other.turns, ME, begun.turn.id, 0).await, seen);
+}
+
+#[tokio::test(start_paused = true)]
+async fn c7_nobody_ends_anothers_turn() {
+    let world = World::new();
+    let begun = world.turns.start(ME, ask("say one; sleep 5; say two")).await.unwrap();
+    sleep(Duration::from_secs(1)).await;
+    let stranger = seawall_api::AccountId::generate();
+    for refused in [
+        world.turns.cancel_turn(stranger, begun.turn.id).await,
+        world.turns.cancel_turn(ME, TurnId::generate()).await,
+    ] {
+        assert_eq!(error(refused).kind(), ErrorKind::NotFound);
+    }
+    let done = world.done(begun).await;
+    assert_eq!((done.turn.state, done.text().as_str()), (TurnState::Completed, "onetwo"));
 }

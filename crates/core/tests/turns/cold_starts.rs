@@ -143,7 +143,7 @@ async fn h2_a_cold_start_that_a_crash_cut_short_runs_again() {
 async fn h7_a_repositorys_token_that_is_missing_is_named() {
     let mut cloned = template("cloned");
     cloned.git = Some(GitPart {
-        repo: "https://github.com/owner/repo".to_owned(),
+        repo: "https://github.com/somebody/something".to_owned(),
         token_env: Some("SEAWALL_NO_SUCH_TOKEN".to_owned()),
         ..GitPart::default()
     });

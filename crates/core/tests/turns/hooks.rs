@@ -55,7 +55,12 @@ async fn h1_each_kind_runs_with_its_context() {
         pairs.extend(state.map(|state| ("SEAWALL_TURN_STATE", state.to_owned())));
         expected(&pairs)
     };
-    let of = |script: &str| world.shell.of(script).pop().unwrap().env;
+    let of = |script: &str| {
+        let mut env = world.shell.of(script).pop().unwrap().env;
+        // V6: a file of its own for each run.
+        assert!(env.remove("SEAWALL_METADATA").is_some());
+        env
+    };
     assert_eq!(of("say cold"), context("cold_start", Some(&first), None));
     assert_eq!(of("say message; exit 0"), context("message", Some(&second), None));
     assert_eq!(of("say finish; exit 0"), context("stream_finish", Some(&second), Some("completed")));

@@ -4,6 +4,7 @@ use crate::{
     fakes::Own,
     world::{Left, ME, Setup, World, all, ask, by, error, more, runs, template, wanted, within},
 };
+use async_trait::async_trait;
 use futures::FutureExt;
 use seawall_api::{
     AccountId, ConversationId, ErrorKind, SandboxId,
@@ -13,8 +14,8 @@ use seawall_api::{
     sandbox::{EndReason, Limits, Sandbox, SandboxState, Timeouts},
 };
 use seawall_core::{
-    Error, ExecRequest,
-    hooks::HookKind,
+    Error, ExecRequest, Result,
+    hooks::{Hook, HookContext, HookKind, Moment},
     ports::{
         Provider, Volumes,
         store::{Page, SandboxFilter},
@@ -551,6 +552,44 @@ async fn v6_metadata_is_merged_and_the_services_own_stays() {
         }
     }
     assert_eq!(get(&world, id).await.metadata, expected);
+}
+
+/// A hook that has something to note.
+struct Noting(Value);
+
+#[async_trait]
+impl Hook for Noting {
+    fn kind(&self) -> HookKind {
+        HookKind::StreamFinish
+    }
+
+    fn name(&self) -> &str {
+        "noting"
+    }
+
+    async fn run(&self, _context: &HookContext, _moment: &Moment) -> Result<()> {
+        Ok(())
+    }
+
+    fn metadata(&self, _context: &HookContext, _moment: &Moment) -> Map<String, Value> {
+        object(self.0.clone())
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn v6_hooks_change_metadata_but_not_the_services_own() {
+    let notes = [json!({"a": 1, "b": 2}), json!({"ready": false, "c": 3}), json!({"b": null, "d": 4})];
+    let own = notes.into_iter().map(|notes| Arc::new(Noting(notes)) as Arc<dyn Hook>).collect();
+    let world = World::with(Setup { own, ..Setup::default() });
+    let done = world.run(ask("say hi")).await;
+    assert_eq!((done.turn.state, done.error()), (TurnState::Completed, ""));
+    let mut metadata = get(&world, done.sandbox()).await.metadata;
+    metadata.retain(|key, _| !key.starts_with("total_"));
+    assert_eq!(metadata, object(json!({"ready": true, "a": 1, "d": 4})));
+    // The one that was refused is told of.
+    let runs = world.hook_runs(done.sandbox()).await;
+    let errors: Vec<_> = runs.iter().filter_map(|run| run.outcome.as_ref()?.error.as_ref()).collect();
+    assert!(errors.len() == 1 && errors[0].contains("`ready`"), "{errors:?}");
 }
 
 /// A turn whose agent has ended, and whose server died before it said so. Two others hear of it.

@@ -288,7 +288,7 @@ async fn h8_a_sandbox_is_stopped_when_its_bucket_is_back_and_not_before() {
     };
     // Back after 20 s, asked again 20 s after the third time.
     assert_eq!((tried.as_slice(), at), (&[0, 5, 15][..], 35));
-    assert_eq!(reaped, ended(id, EndReason::Idle));
+    assert_eq!(reaped, Reaped { pushed: vec![id], ..ended(id, EndReason::Idle) });
     assert_eq!(state(&world, id).await, (SandboxState::Stopped, Some(EndReason::Idle)));
 }
 

@@ -99,6 +99,7 @@ fn host(setup: &Setup, place: Place) -> Host {
     let providers = Providers::new("mock", vec![provider]).unwrap();
     let sandboxes = Sandboxes::new(providers, Arc::new(records), clock.clone());
     let hooks = Hooks::new(stores.hook_runs.clone(), stores.outbox.clone(), sandboxes.clone(), clock.clone());
+    let hooks = hooks.with_metadata(stores.sandboxes.clone());
     let hooks = setup.own.iter().cloned().fold(hooks, Hooks::with);
     let buckets: Arc<dyn Buckets> = match &setup.buckets {
         Some(buckets) => buckets.clone(),

@@ -240,7 +240,9 @@ impl NativeProvider {
     fn make_group(&self, info: &BoxInfo) -> Result<BoxGroup> {
         let (inner, name) = (&self.inner, self.inner.group_name(info.id));
         let limits = limits::in_force(&info.spec.limits, &inner.settings.defaults, &inner.groups)?;
-        let made = match inner.folders.spares.group() {
+        // One of a former life is taken again: nothing can be renamed to it.
+        let there = inner.groups.all_of(&name).exists();
+        let made = match (!there).then(|| inner.folders.spares.group()).flatten() {
             Some((spare, had)) => inner.groups.adopt(&spare, &had, &name, &limits),
             None => inner.groups.make(&name, &limits),
         };

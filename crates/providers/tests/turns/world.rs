@@ -289,16 +289,18 @@ impl Place {
         let maker = WorkspaceMaker::new(sandboxes.clone(), buckets, clock.clone(), settings);
         let (runs, outbox) = (stores.hook_runs.clone(), stores.outbox.clone());
         let hooks = Hooks::new(runs, outbox, sandboxes.clone(), clock.clone());
-        let rows = stores.sandboxes.clone();
-        let service = SandboxService::new(sandboxes.clone(), maker, hooks.clone(), rows, clock.clone());
         let mut templates = Templates::default();
         for template in own {
             templates.add(template).unwrap();
         }
+        let templates = Arc::new(templates);
+        let rows = stores.sandboxes.clone();
+        let service = SandboxService::new(sandboxes.clone(), maker, hooks.clone(), rows, clock.clone())
+            .with_templates(templates.clone(), stores.conversations.clone());
         let turns = Turns::new(TurnParts {
             service: service.clone(),
             hooks,
-            templates: Arc::new(templates),
+            templates,
             agents: BTreeMap::new(),
             gateway: Some(Arc::new(Silent)),
             courier: Courier::new(stores.outbox.clone(), stores.messages.clone()),

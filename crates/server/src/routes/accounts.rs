@@ -54,7 +54,7 @@ async fn get_account(State(state): State<AppState>, Reader(who): Reader) -> ApiR
     Ok(Json(state.services().stores.accounts.get(who.account).await?))
 }
 
-/// Replaces all settings of the account.
+/// Replaces all settings of the account. They limit it, so they are the operator's to set.
 #[utoipa::path(put, path = "/account/settings", tag = "accounts", operation_id = "set_settings",
     security(("key" = ["admin"])),
     request_body = SetSettings,
@@ -68,6 +68,7 @@ async fn set_settings(
     Admin(who): Admin,
     Json(ask): Json<SetSettings>,
 ) -> ApiResult<Json<Account>> {
+    operator(&who)?;
     settle(&state, who.account, &ask.settings).await
 }
 
@@ -155,7 +156,7 @@ async fn rotate_key(
 }
 
 /// Other accounts are the operator's to see: admin keys of the account `local`.
-fn operator(who: &Identity) -> ApiResult<()> {
+pub fn operator(who: &Identity) -> ApiResult<()> {
     match who.account == AccountId::LOCAL {
         true => Ok(()),
         false => Err(ApiError::new(

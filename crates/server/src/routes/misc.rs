@@ -19,7 +19,6 @@ use seawall_api::{
 };
 use seawall_core::templates::Template;
 use serde::Serialize;
-use serde_json::Value;
 use utoipa::ToSchema;
 use utoipa_axum::{router::OpenApiRouter, routes};
 
@@ -156,7 +155,7 @@ async fn get_ready(State(state): State<AppState>) -> Response {
     ))]
 async fn get_metrics(State(state): State<AppState>, caller: Caller) -> ApiResult<Response> {
     if !state.options().public_metrics {
-        caller.need(KeyScope::Admin)?;
+        super::accounts::operator(&caller.need(KeyScope::Admin)?)?;
     }
     let text = crate::metrics::collect(&state).await;
     let headers = [(CONTENT_TYPE, HeaderValue::from_static("text/plain; version=0.0.4; charset=utf-8"))];

@@ -60,7 +60,7 @@ async fn c1_http_an_unknown_template_is_an_error_that_says_which_there_are() {
             world.json(method, path, &world.mine, Some(json!({"template": "nope"}))).await;
         assert_eq!((status, &problem["code"]), (StatusCode::BAD_REQUEST, &json!("invalid")), "{method}");
         let detail = problem["detail"].as_str().unwrap();
-        assert!(detail.contains("`nope`") && detail.contains("shell, "), "{detail}");
+        assert!(detail.contains("`nope`") && detail.contains(", shell"), "{detail}");
     }
     assert_eq!(world.get(&one).await, conversation);
     let path = "/conversations/new/sandbox/auto";

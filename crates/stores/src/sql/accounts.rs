@@ -32,7 +32,7 @@ statement! {
         FROM api_keys WHERE id = $1"];
     FIND_KEY: ["SELECT id, account_id, name, prefix, scopes, created_at, expires_at, revoked_at, last_used_at, hash
         FROM api_keys WHERE hash = $1"];
-    REVOKE: ["UPDATE api_keys SET revoked_at = COALESCE(revoked_at, $3) WHERE id = $2 AND account_id = $1"];
+    REVOKE: ["UPDATE api_keys SET revoked_at = CASE WHEN revoked_at < $3 THEN revoked_at ELSE $3 END WHERE id = $2 AND account_id = $1"];
     TOUCH: ["UPDATE api_keys SET last_used_at = ", GREATEST, "(COALESCE(last_used_at, $3), $3) WHERE id = $2 AND account_id = $1"];
 }
 

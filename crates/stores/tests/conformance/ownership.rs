@@ -63,7 +63,7 @@ const SERVERS: [(&str, &str); 25] = [
 ];
 
 /// Methods that a stranger tries below.
-const OWNED: [&str; 36] = [
+const OWNED: [&str; 37] = [
     "Accounts::keys",
     "Accounts::revoke_key",
     "Accounts::touch_key",
@@ -75,6 +75,7 @@ const OWNED: [&str; 36] = [
     "Conversations::delete",
     "Turns::begin",
     "Turns::end",
+    "Turns::request_cancel",
     "Turns::save_answer",
     "Turns::used_since",
     "Turns::get",
@@ -188,6 +189,8 @@ async fn turns_and_messages(cx: &Cx) -> Result<()> {
     let before = cx.stores.conversations.get(cx.account, id).await?;
     ensure_kind(turns.get(stranger, turn.id).await, ErrorKind::NotFound)?;
     ensure_kind(turns.end(stranger, None, &end(&turn)).await, ErrorKind::NotFound)?;
+    ensure_kind(turns.request_cancel(stranger, turn.id, now()).await, ErrorKind::NotFound)?;
+    ensure!(turns.get(cx.account, turn.id).await? == turn);
     let answer = message(id, Some(turn.id), Role::Assistant, "x");
     ensure_kind(turns.save_answer(stranger, None, &answer).await, ErrorKind::NotFound)?;
     let appended = turns.append_events(stranger, None, turn.id, 0, &["x".into()], 1).await;

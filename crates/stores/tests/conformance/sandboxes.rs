@@ -23,6 +23,9 @@ cases!("sandboxes";
     use_is_noted_forward_and_changes_no_version;
     lists_are_filtered_and_paged;
     a_node_finds_its_own;
+    v2_what_was_ended_is_kept_and_not_in_the_way;
+    v2_of_what_was_ended_nothing_is_a_nodes;
+    v2_what_was_ended_can_be_made_again;
     what_is_inserted_soon_is_there_at_once;
     removing_twice_is_removing_once;
     runs_of_hooks_are_kept;
@@ -172,6 +175,95 @@ async fn a_node_finds_its_own(cx: Cx) -> Result<()> {
     let rest = cx.stores.sandboxes.of_node(Some("a"), &Page::first(1).after(first.next.unwrap())).await?;
     ensure!(rest.items == [made[3].clone()] && rest.next.is_none());
     ensure!(cx.stores.sandboxes.of_node(None, &Page::first(9)).await?.items == [made[2].clone()]);
+    Ok(())
+}
+
+fn ended(row: SandboxRow) -> SandboxRow {
+    SandboxRow { state: SandboxState::Terminated, reason: Some(EndReason::Terminated), ..row }
+}
+
+async fn v2_what_was_ended_is_kept_and_not_in_the_way(cx: Cx) -> Result<()> {
+    let store = &cx.stores.sandboxes;
+    let named = |second| SandboxRow {
+        name: Some("web".into()),
+        template: Some("shell".into()),
+        created_at: at(second),
+        ..sandbox(cx.account)
+    };
+    let list = async |state: Option<SandboxState>, name: Option<&str>| -> Result<Vec<SandboxId>> {
+        let filter = SandboxFilter { state, name: name.map(str::to_owned) };
+        let (mut found, mut page) = (Vec::new(), Page::first(1));
+        loop {
+            let part = store.list(cx.account, &filter, &page).await?;
+            found.extend(part.items.into_iter().map(|row| row.id));
+            let Some(next) = part.next else { return Ok(found) };
+            page = Page::first(1).after(next);
+        }
+    };
+    let gone = Some(SandboxState::Terminated);
+    let mut made = Vec::new();
+    for second in 0..3 {
+        // Its name is free again each time.
+        let row = store.insert(&named(second)).await?;
+        ensure_kind(store.insert(&named(9)).await, ErrorKind::Conflict)?;
+        ensure!(list(None, None).await? == [row.id]);
+        ensure!(list(None, Some("web")).await? == [row.id]);
+        let row = store.update(&ended(row)).await?;
+        // Whoever knows its id finds it.
+        ensure!(
+            store.get(cx.account, row.id).await? == row && store.find(row.id).await? == Some(row.clone())
+        );
+        ensure!(list(None, None).await?.is_empty() && list(None, Some("web")).await?.is_empty());
+        made.push(row.id);
+        let newest_first: Vec<_> = made.iter().rev().copied().collect();
+        ensure!(list(gone, None).await? == newest_first);
+        ensure!(list(gone, Some("web")).await? == newest_first);
+        ensure!(list(gone, Some("other")).await?.is_empty());
+    }
+    ensure!(list(Some(SandboxState::Creating), None).await?.is_empty());
+    // Its id is taken for good, by whomever.
+    let again = SandboxRow { id: made[0], ..sandbox(cx.stranger) };
+    ensure_kind(store.insert(&again).await, ErrorKind::AlreadyExists)?;
+    store.remove(cx.account, made[0]).await?;
+    ensure!(list(gone, None).await? == [made[2], made[1]]);
+    Ok(())
+}
+
+async fn v2_of_what_was_ended_nothing_is_a_nodes(cx: Cx) -> Result<()> {
+    let store = &cx.stores.sandboxes;
+    for node in [Some("a"), None] {
+        let mut made = Vec::new();
+        for second in 0..4 {
+            let node = node.map(str::to_owned);
+            let row = SandboxRow { node, created_at: at(second), ..sandbox(cx.account) };
+            made.push(store.insert(&row).await?);
+        }
+        store.update(&ended(made[0].clone())).await?;
+        store.update(&ended(made[2].clone())).await?;
+        let first = store.of_node(node, &Page::first(1)).await?;
+        ensure!(first.items == [made[1].clone()]);
+        let rest = store.of_node(node, &Page::first(9).after(first.next.unwrap())).await?;
+        ensure!(rest.items == [made[3].clone()] && rest.next.is_none());
+    }
+    Ok(())
+}
+
+async fn v2_what_was_ended_can_be_made_again(cx: Cx) -> Result<()> {
+    let store = &cx.stores.sandboxes;
+    let named = || SandboxRow { name: Some("web".into()), ..sandbox(cx.account) };
+    let first = store.insert(&named()).await?;
+    let merged = json!({"mine": 1}).as_object().unwrap().clone();
+    let first = store.merge_metadata(cx.account, first.id, &merged).await?;
+    let first = store.update(&ended(first)).await?;
+    let second = store.insert(&named()).await?;
+    let again = SandboxRow { state: SandboxState::Creating, ..first.clone() };
+    // Its name is another's now.
+    ensure_kind(store.update(&again).await, ErrorKind::Conflict)?;
+    ensure!(store.get(cx.account, first.id).await? == first);
+    let nameless = store.update(&SandboxRow { name: None, ..again }).await?;
+    ensure!((nameless.state, &nameless.metadata) == (SandboxState::Creating, &merged));
+    let all = store.list(cx.account, &SandboxFilter::default(), &Page::first(9)).await?.items;
+    ensure!(all.len() == 2 && all.contains(&nameless) && all.contains(&second));
     Ok(())
 }
 

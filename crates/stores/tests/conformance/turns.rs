@@ -1,15 +1,16 @@
 use super::{
-    kit::{Cx, USAGE, at, begin, end, ensure_kind, message, now},
+    kit::{Cx, USAGE, at, begin, end, ensure_kind, message, now, sandbox},
     suite::cases,
 };
 use anyhow::{Result, ensure};
 use bytes::Bytes;
 use futures::future::join_all;
 use seawall_api::{
-    ErrorKind, SandboxId, TurnId,
-    conversation::{Message, Role, Stats, TurnState, Usage},
+    ConversationId, ErrorKind, SandboxId, TurnId,
+    conversation::{Message, Role, Stats, Turn, TurnState, Usage},
 };
-use seawall_core::ports::store::{BeginTurn, Direction, EndTurn, Page};
+use seawall_core::ports::store::{BeginTurn, Direction, EndTurn, Page, SandboxRow};
+use serde_json::{Map, Value, json};
 use std::time::Duration;
 
 cases!("turns";
@@ -26,6 +27,12 @@ cases!("turns";
     m3_what_an_agent_claims_cannot_break_the_totals;
     a_stranger_who_names_our_sandbox_stands_in_nobodys_way;
     m4_the_end_returns_the_totals;
+    v6_a_sandboxs_totals_grow_once_with_each_turn;
+    v6_a_sandboxs_totals_and_other_metadata_change_at_the_same_time;
+    v6_what_an_agent_claims_cannot_break_a_sandboxs_totals;
+    v6_the_sandbox_of_another_gets_no_totals;
+    h6_a_wish_for_the_end_is_kept_while_the_turn_runs;
+    h6_what_has_ended_cannot_be_wished_to_end;
     what_was_used_since_a_time_is_known;
     numbers_go_on;
     beginning_twice_is_beginning_once;
@@ -230,6 +237,134 @@ async fn m4_the_end_returns_the_totals(cx: Cx) -> Result<()> {
         ensure!((found.id, found.stats) == (id, totals(number)));
         ensure!(found == cx.stores.conversations.get(cx.account, id).await?);
     }
+    Ok(())
+}
+
+/// A turn in a sandbox.
+async fn turn_in(cx: &Cx, conversation: ConversationId, sandbox: SandboxId) -> Result<Turn> {
+    let new = BeginTurn { sandbox_id: Some(sandbox), ..begin(conversation) };
+    Ok(cx.stores.turns.begin(cx.account, None, &new).await?)
+}
+
+fn object(value: Value) -> Map<String, Value> {
+    value.as_object().unwrap().clone()
+}
+
+async fn v6_a_sandboxs_totals_grow_once_with_each_turn(cx: Cx) -> Result<()> {
+    let id = cx.conversation().await?;
+    let row = SandboxRow { metadata: object(json!({"mine": "kept"})), ..sandbox(cx.account) };
+    let mut before = cx.stores.sandboxes.insert(&row).await?;
+    for number in 1..=3 {
+        let turn = turn_in(&cx, id, row.id).await?;
+        ensure!(cx.stores.sandboxes.get(cx.account, row.id).await? == before, "nothing is used yet");
+        let ended = end(&turn);
+        for done in join_all((0..4).map(|_| cx.stores.turns.end(cx.account, None, &ended))).await {
+            done?;
+        }
+        let other =
+            EndTurn { usage: Usage { input_tokens: 9999, ..USAGE }, state: TurnState::Failed, ..ended };
+        cx.stores.turns.end(cx.account, None, &other).await?;
+        let found = cx.stores.sandboxes.get(cx.account, row.id).await?;
+        let expected = json!({
+            "mine": "kept",
+            "total_input_tokens": number * USAGE.input_tokens,
+            "total_output_tokens": number * USAGE.output_tokens,
+            "total_cache_tokens": number * USAGE.cache_tokens,
+        });
+        ensure!(found.metadata == object(expected), "{:?}", found.metadata);
+        // Whoever read it before has to read it again.
+        ensure_kind(
+            cx.stores.sandboxes.update(&SandboxRow { template: Some("x".into()), ..before }).await,
+            ErrorKind::Conflict,
+        )?;
+        before = found;
+    }
+    Ok(())
+}
+
+async fn v6_a_sandboxs_totals_and_other_metadata_change_at_the_same_time(cx: Cx) -> Result<()> {
+    let id = cx.conversation().await?;
+    let row = cx.stores.sandboxes.insert(&sandbox(cx.account)).await?;
+    for number in 1..=5_u64 {
+        let ended = end(&turn_in(&cx, id, row.id).await?);
+        let changes = object(json!({format!("key-{number}"): number}));
+        let (one, two) = futures::join!(
+            cx.stores.turns.end(cx.account, None, &ended),
+            cx.stores.sandboxes.merge_metadata(cx.account, row.id, &changes)
+        );
+        one?;
+        two?;
+        let found = cx.stores.sandboxes.get(cx.account, row.id).await?.metadata;
+        ensure!(found[&format!("key-{number}")] == json!(number), "{found:?}");
+        ensure!(found["total_input_tokens"] == json!(number * USAGE.input_tokens), "{found:?}");
+    }
+    Ok(())
+}
+
+async fn v6_what_an_agent_claims_cannot_break_a_sandboxs_totals(cx: Cx) -> Result<()> {
+    let id = cx.conversation().await?;
+    let row = cx.stores.sandboxes.insert(&sandbox(cx.account)).await?;
+    let claim = Usage { input_tokens: u64::MAX, output_tokens: u64::MAX, cache_tokens: 1 };
+    for number in 1..=3 {
+        let turn = turn_in(&cx, id, row.id).await?;
+        cx.stores.turns.end(cx.account, None, &EndTurn { usage: claim, ..end(&turn) }).await?;
+        let found = cx.stores.sandboxes.get(cx.account, row.id).await?.metadata;
+        ensure!(found["total_input_tokens"] == json!(number * Usage::MOST), "{found:?}");
+        ensure!(found["total_cache_tokens"] == json!(number), "{found:?}");
+    }
+    Ok(())
+}
+
+async fn v6_the_sandbox_of_another_gets_no_totals(cx: Cx) -> Result<()> {
+    let id = cx.conversation().await?;
+    let theirs = cx.stores.sandboxes.insert(&sandbox(cx.stranger)).await?;
+    // One of another, and one that is gone: the turn ends all the same.
+    for (number, sandbox) in [(1, theirs.id), (2, SandboxId::generate())] {
+        let turn = turn_in(&cx, id, sandbox).await?;
+        ensure!(cx.stores.turns.end(cx.account, None, &end(&turn)).await?.stats == totals(number));
+    }
+    ensure!(cx.stores.sandboxes.get(cx.stranger, theirs.id).await? == theirs);
+    Ok(())
+}
+
+async fn h6_a_wish_for_the_end_is_kept_while_the_turn_runs(cx: Cx) -> Result<()> {
+    let (id, other) = (cx.conversation().await?, cx.conversation().await?);
+    let (turn, beside) = (cx.turn(id).await?, cx.turn(other).await?);
+    ensure!(!turn.cancelling && !beside.cancelling);
+    for second in [1, 2] {
+        ensure!(cx.stores.turns.request_cancel(cx.account, turn.id, at(second)).await?);
+    }
+    let wished = Turn { cancelling: true, ..turn };
+    ensure!(cx.stores.turns.get(cx.account, wished.id).await? == wished);
+    ensure!(cx.stores.turns.list(cx.account, id, &Page::first(9)).await?.items == [wished.clone()]);
+    // Whoever takes it up knows of it; of others nothing is wished.
+    let running = cx.stores.turns.running(10).await?;
+    ensure!(running == [(cx.account, wished.clone()), (cx.account, beside)]);
+    // It runs on until its runner hears of it.
+    cx.stores.turns.append_events(cx.account, None, wished.id, 0, &events(0, 1), 1).await?;
+    ensure_kind(cx.stores.turns.begin(cx.account, None, &begin(id)).await, ErrorKind::Conflict)?;
+    let ended = EndTurn { state: TurnState::Cancelled, ..end(&wished) };
+    ensure!(cx.stores.turns.end(cx.account, None, &ended).await?.stats == totals(1));
+    ensure!(cx.stores.turns.get(cx.account, wished.id).await?.state == TurnState::Cancelled);
+    // The next is another.
+    ensure!(!cx.turn(id).await?.cancelling);
+    Ok(())
+}
+
+async fn h6_what_has_ended_cannot_be_wished_to_end(cx: Cx) -> Result<()> {
+    let id = cx.conversation().await?;
+    let turn = cx.turn(id).await?;
+    let wish = async |account, turn| cx.stores.turns.request_cancel(account, turn, now()).await;
+    ensure_kind(wish(cx.stranger, turn.id).await, ErrorKind::NotFound)?;
+    ensure_kind(wish(cx.account, TurnId::generate()).await, ErrorKind::NotFound)?;
+    ensure!(!cx.stores.turns.get(cx.account, turn.id).await?.cancelling, "a stranger's wish is none");
+    cx.stores.turns.end(cx.account, None, &end(&turn)).await?;
+    for _ in 0..2 {
+        ensure!(!wish(cx.account, turn.id).await?);
+    }
+    ensure_kind(wish(cx.stranger, turn.id).await, ErrorKind::NotFound)?;
+    let found = cx.stores.turns.get(cx.account, turn.id).await?;
+    ensure!((found.state, found.cancelling) == (TurnState::Completed, false));
     Ok(())
 }
 

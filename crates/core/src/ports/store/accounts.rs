@@ -36,7 +36,7 @@ pub trait Accounts: Send + Sync {
     /// Whoever has the secret: this is how an account is found. Revoked and expired ones too: the caller says so.
     async fn find_key(&self, hash: &KeyHash) -> Result<Option<ApiKey>>;
 
-    /// From now on the key is worth nothing. The first time counts.
+    /// From then on the key is worth nothing. Of several times the earliest counts.
     async fn revoke_key(&self, account: AccountId, key: KeyId, at: Timestamp) -> Result<()>;
 
     /// When it was last used. Not synced; an older time changes nothing.

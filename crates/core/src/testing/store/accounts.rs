@@ -104,7 +104,8 @@ impl Accounts for MemoryStore {
         let mut state = self.state();
         match state.keys.get_mut(&key) {
             Some((found, _)) if found.account_id == account => {
-                found.revoked_at.get_or_insert(to_micros(at));
+                let at = to_micros(at);
+                found.revoked_at = Some(found.revoked_at.map_or(at, |before| before.min(at)));
                 Ok(())
             }
             _ => Err(no_key(key)),
