@@ -10,7 +10,7 @@ endif
 TARGET := $(or $(CARGO_TARGET_DIR),target)
 SEAWALL := $(TARGET)/debug/seawall
 
-.PHONY: help setup build run try test test-v2 check bench bench-check soak fuzz coverage audit clean
+.PHONY: help setup build run try test test-v2 check bench bench-check soak fuzz coverage audit clean openapi
 
 help: ## this list
 	@grep -E '^[a-z0-9-]+:.*## ' Makefile | awk -F':.*## ' '{printf "make %-12s %s\n", $$1, $$2}'
@@ -64,6 +64,9 @@ soak: setup ## the conformance suite again and again (SOAK_MINUTES, default 30)
 
 fuzz: ## each fuzz target for FUZZ_SECONDS (default 600)
 	@scripts/fuzz
+
+openapi: ## writes docs/openapi.json anew, from the code
+	SEAWALL_WRITE_OPENAPI=1 cargo test -p seawall-server --test openapi
 
 coverage: ## line coverage, by cargo-llvm-cov
 	cargo llvm-cov --workspace --summary-only

@@ -110,6 +110,10 @@ fn parse<T: DeserializeOwned>(bytes: &[u8]) -> ApiResult<T> {
     if bytes.is_empty() {
         return Err(ApiError::invalid("invalid_body", "the body is empty: this call needs JSON"));
     }
+    // Serde takes a list for an object whose fields are all optional.
+    if bytes.trim_ascii_start().first() != Some(&b'{') {
+        return Err(ApiError::invalid("invalid_body", "the body is not a JSON object"));
+    }
     serde_json::from_slice(bytes).map_err(|error| {
         ApiError::invalid("invalid_body", format!("the body is not what was expected: {error}"))
     })

@@ -73,7 +73,11 @@ fn p9_every_refusal_of_a_sandbox_is_a_problem() {
         (post("exec", json!({})), 400, "invalid_command"),
         (post("exec", json!({ "args": ["true"], "command": "true" })), 400, "invalid_command"),
         (post("exec", json!({ "args": ["/no/such/program"] })), 422, "exec_failed"),
-        (post("exec", json!({ "command": "cat", "stdin": "%", "encoding": "base64" })), 400, "invalid_base64"),
+        (
+            post("exec", json!({ "command": "cat", "stdin": "%", "encoding": "base64" })),
+            400,
+            "invalid_base64",
+        ),
         (post("terminals", json!({ "size": { "rows": 0, "cols": 80 } })), 400, "invalid_size"),
         (post("ports/8000/token", json!({ "expires_in_s": 0 })), 400, "invalid_lifetime"),
         (post("move", json!({ "from": "missing", "to": "there" })), 404, "not_found"),
@@ -92,8 +96,8 @@ fn p9_a_request_has_the_callers_id_or_a_new_one() {
     let server = Server::start();
     let with = |id: &str| server.anonymous("GET", "/health").header("x-request-id", id).send().is(200);
     assert_eq!(with("mine-1:2/3=4").header("x-request-id"), Some("mine-1:2/3=4"));
-    let fresh: Vec<String> =
-        ["", "a b", &"x".repeat(200)].iter().map(|id| with(id).header("x-request-id").unwrap().to_owned()).collect();
+    let long = "x".repeat(200);
+    let fresh = ["", "a b", long.as_str()].map(|id| with(id).header("x-request-id").unwrap().to_owned());
     assert!(fresh.iter().all(|id| id.len() == 36), "{fresh:?}");
     assert!(fresh[0] != fresh[1] && fresh[1] != fresh[2], "{fresh:?}");
     let refused = server.anonymous("GET", "/account").header("x-request-id", "mine").send();

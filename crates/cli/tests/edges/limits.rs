@@ -60,7 +60,8 @@ fn k5_too_many_at_once_are_refused() {
         })
         .collect();
     // Past the server, which has no room for a question.
-    let began = || server.world.ok(["exec", &id, "--", "sh", "-c", "ls /work | grep -c began || true"]) == "2\n";
+    let began =
+        || server.world.ok(["exec", &id, "--", "sh", "-c", "ls /work | grep -c began || true"]) == "2\n";
     eventually("both are at it", began).unwrap();
     let refused = server.get("/account");
     refused.refused(429, "too_many_requests");

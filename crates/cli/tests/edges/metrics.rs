@@ -206,7 +206,9 @@ fn o2_numbers_are_as_prometheus_reads_them() {
     let families = parse(&text);
     check(&families);
     promtool(&text);
-    for name in ["http_requests_total", "http_request_duration_seconds", "http_connections", "seawall_store_up"] {
+    for name in
+        ["http_requests_total", "http_request_duration_seconds", "http_connections", "seawall_store_up"]
+    {
         assert!(families.contains_key(name), "there is no {name}");
     }
     // Routes are the document's, not what callers make up.

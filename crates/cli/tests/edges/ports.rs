@@ -118,7 +118,10 @@ fn p7_nothing_of_the_servers_reaches_the_program() {
     assert_eq!(headers["host"], format!("localhost:{PORT}"));
     assert_eq!(headers["x-forwarded-host"], site.server.address.to_string());
     assert_eq!(headers["x-forwarded-prefix"], site.path(PORT, ""));
-    assert_eq!((&headers["x-forwarded-for"], &headers["x-forwarded-proto"]), (&json!("127.0.0.1"), &json!("http")));
+    assert_eq!(
+        (&headers["x-forwarded-for"], &headers["x-forwarded-proto"]),
+        (&json!("127.0.0.1"), &json!("http"))
+    );
     let all = seen.to_string();
     for secret in [&site.server.key, &token] {
         assert!(!all.contains(secret.as_str()), "{all}");

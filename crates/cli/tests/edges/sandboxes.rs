@@ -165,7 +165,11 @@ fn v2_what_was_ended_is_gone_and_can_be_looked_at() {
         let ask = server.ask(method, &format!("/sandboxes/{id}/{rest}"));
         body.map_or(ask.clone(), |body| ask.json(&body)).send().refused(410, "gone");
     }
-    server.ask("PATCH", &format!("/sandboxes/{id}")).json(&json!({ "metadata": {} })).send().refused(410, "gone");
+    server
+        .ask("PATCH", &format!("/sandboxes/{id}"))
+        .json(&json!({ "metadata": {} }))
+        .send()
+        .refused(410, "gone");
     // Ended twice is ended once.
     server.delete(&format!("/sandboxes/{id}")).is(200);
     server.post("/sandboxes", &json!({ "id": id })).refused(410, "gone");
@@ -183,8 +187,11 @@ fn v2_a_turn_makes_an_ended_one_again_with_its_files() {
     server.delete(&format!("/sandboxes/{sandbox}?volumes=delete")).is(200);
     let path = format!("/conversations/{conversation}/sandbox/auto");
     let told = server.post(&path, &json!({ "prompt": "cat file" })).is(200).events();
-    let said: String =
-        told.iter().filter(|(_, event)| event["type"] == "text").map(|(_, event)| text(&event["text"])).collect();
+    let said: String = told
+        .iter()
+        .filter(|(_, event)| event["type"] == "text")
+        .map(|(_, event)| text(&event["text"]))
+        .collect();
     assert_eq!(said, "kept\n", "{told:?}");
     assert_eq!(server.state(&sandbox), "running");
 }
@@ -224,9 +231,7 @@ fn v3_states_are_the_same_after_a_fall() {
     let created = text(&server.post("/sandboxes", &json!({ "start": false })).is(201).json()["id"]);
     server.post(&format!("/sandboxes/{stopped}/stop"), &json!({ "grace_ms": 100 })).is(200);
     server.delete(&format!("/sandboxes/{ended}")).is(200);
-    let states = |server: &Server| {
-        [&running, &stopped, &ended, &created].map(|id| server.state(id))
-    };
+    let states = |server: &Server| [&running, &stopped, &ended, &created].map(|id| server.state(id));
     let wanted = ["running", "stopped", "terminated", "created"];
     assert_eq!(states(&server), wanted);
     server.run(&running, "echo kept > /work/file");
@@ -315,8 +320,12 @@ fn p5_a_command_has_its_words_its_input_and_its_end() {
     let id = server.sandbox();
     let exec = |ask: Value| server.post(&format!("/sandboxes/{id}/exec"), &ask).is(200).json();
     let done = exec(json!({ "args": ["sh", "-c", "echo out; echo err >&2; exit 3"] }));
-    assert_eq!((&done["exit_code"], &done["stdout"], &done["stderr"]), (&json!(3), &json!("out\n"), &json!("err\n")));
-    let done = exec(json!({ "command": "cat; echo $A; pwd", "stdin": "in ", "env": { "A": "b c" }, "cwd": "/tmp" }));
+    assert_eq!(
+        (&done["exit_code"], &done["stdout"], &done["stderr"]),
+        (&json!(3), &json!("out\n"), &json!("err\n"))
+    );
+    let done =
+        exec(json!({ "command": "cat; echo $A; pwd", "stdin": "in ", "env": { "A": "b c" }, "cwd": "/tmp" }));
     assert_eq!(done["stdout"], "in b c\n/tmp\n");
     let done = exec(json!({ "command": "sleep 60", "timeout_ms": 300 }));
     assert_eq!((&done["exit_code"], &done["status"]["reason"]), (&json!(124), &json!("timeout")));
@@ -333,12 +342,19 @@ fn p5_a_command_has_its_words_its_input_and_its_end() {
 fn p5_a_streamed_command_goes_on_without_its_reader() {
     let server = Server::start();
     let id = server.sandbox();
-    let ask = json!({ "command": "for i in 1 2 3 4 5; do echo line $i; sleep 0.2; done; exit 4", "tag": "mine" });
+    let ask =
+        json!({ "command": "for i in 1 2 3 4 5; do echo line $i; sleep 0.2; done; exit 4", "tag": "mine" });
     let told = server.post(&format!("/sandboxes/{id}/exec/stream"), &ask).is(200).events();
     let (first, last) = (&told[0].1, &told.last().unwrap().1);
-    assert_eq!((&first["type"], &last["type"], &last["exit_code"]), (&json!("started"), &json!("exit"), &json!(4)));
+    assert_eq!(
+        (&first["type"], &last["type"], &last["exit_code"]),
+        (&json!("started"), &json!("exit"), &json!(4))
+    );
     let output = |told: &[(u64, Value)]| -> String {
-        told.iter().filter(|(_, event)| event["type"] == "stdout").map(|(_, event)| text(&event["data"])).collect()
+        told.iter()
+            .filter(|(_, event)| event["type"] == "stdout")
+            .map(|(_, event)| text(&event["data"]))
+            .collect()
     };
     let whole: String = (1..=5).map(|number| format!("line {number}\n")).collect();
     assert_eq!(output(&told), whole);
@@ -366,7 +382,8 @@ fn p5_a_streamed_command_goes_on_without_its_reader() {
 fn p5_processes_are_listed_fed_and_ended() {
     let server = Server::start();
     let id = server.sandbox();
-    let opened = server.post(&format!("/sandboxes/{id}/terminals"), &json!({ "args": ["cat"] })).is(201).json();
+    let opened =
+        server.post(&format!("/sandboxes/{id}/terminals"), &json!({ "args": ["cat"] })).is(201).json();
     let process = text(&opened["process"]);
     let path = format!("/sandboxes/{id}/processes/{process}");
     let found = || {
@@ -385,7 +402,10 @@ fn p5_processes_are_listed_fed_and_ended() {
     eventually("it is gone", || !found()["exit"].is_null()).unwrap();
     assert_eq!(found()["exit"]["signal"], 9);
     // And all that came of it.
-    let opened = server.post(&format!("/sandboxes/{id}/terminals"), &json!({ "args": ["sleep", "600"] })).is(201).json();
+    let opened = server
+        .post(&format!("/sandboxes/{id}/terminals"), &json!({ "args": ["sleep", "600"] }))
+        .is(201)
+        .json();
     let other = format!("/sandboxes/{id}/processes/{}", text(&opened["process"]));
     server.delete(&other).is(204);
     assert_eq!(server.run(&id, "pgrep -x sleep || echo none"), "none\n");

@@ -62,7 +62,10 @@ impl Server {
 
     /// Asks it to end, and waits. Its exit code.
     pub fn stop(&mut self) -> Option<i32> {
-        // It may be gone already.
+        // One that is gone has no number any more: it may be another's.
+        if let Some(status) = self.child.try_wait().unwrap() {
+            return status.code();
+        }
         let _ = kill_process(Pid::from_child(&self.child), Signal::TERM);
         let begun = Instant::now();
         while begun.elapsed() < STOP {

@@ -165,7 +165,17 @@ fn a1_the_documents_need_nobody_else() {
 fn certificate(folder: &Path) {
     let mut openssl = Command::new("openssl");
     openssl
-        .args(["req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes", "-days", "2"])
+        .args([
+            "req",
+            "-x509",
+            "-newkey",
+            "ec",
+            "-pkeyopt",
+            "ec_paramgen_curve:prime256v1",
+            "-nodes",
+            "-days",
+            "2",
+        ])
         .args(["-subj", "/CN=localhost", "-addext", "subjectAltName=IP:127.0.0.1,DNS:localhost"])
         .args(["-keyout", "key.pem", "-out", "cert.pem"])
         .current_dir(folder);
@@ -185,7 +195,15 @@ fn k3_over_tls_by_configuration() {
     assert!(server.url.starts_with("https://"), "{}", server.url);
     let curl = |more: &[&str]| {
         let mut curl = Command::new("curl");
-        curl.args(["-sS", "--max-time", "20", "--noproxy", "*", "-H", &format!("authorization: Bearer {}", server.key)]);
+        curl.args([
+            "-sS",
+            "--max-time",
+            "20",
+            "--noproxy",
+            "*",
+            "-H",
+            &format!("authorization: Bearer {}", server.key),
+        ]);
         curl.args(more).arg(format!("{}/account", server.url)).output().unwrap()
     };
     let trusted = server.world.data().join("cert.pem").display().to_string();

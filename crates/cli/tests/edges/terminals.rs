@@ -54,7 +54,12 @@ impl Seat {
     #[track_caller]
     fn expect(&mut self, wanted: &str) {
         let shown = self.shows(wanted, PATIENCE);
-        assert!(shown, "{wanted:?} was not shown, but {:?}; {:?}", String::from_utf8_lossy(&self.seen), self.told);
+        assert!(
+            shown,
+            "{wanted:?} was not shown, but {:?}; {:?}",
+            String::from_utf8_lossy(&self.seen),
+            self.told
+        );
     }
 
     /// Where the next one has to begin to miss nothing.

@@ -124,7 +124,8 @@ impl Collector {
             } else {
                 self.odd.lock().unwrap_or_else(PoisonError::into_inner).push(head);
             }
-            let answer = "HTTP/1.1 200 OK\r\ncontent-type: application/x-protobuf\r\ncontent-length: 0\r\n\r\n";
+            let answer =
+                "HTTP/1.1 200 OK\r\ncontent-type: application/x-protobuf\r\ncontent-length: 0\r\n\r\n";
             if stream.write_all(answer.as_bytes()).is_err() {
                 return;
             }
@@ -177,13 +178,12 @@ fn o3_a_turn_is_one_trace() {
     let url = collector.listen();
     let env = [("OTEL_EXPORTER_OTLP_ENDPOINT", url.as_str()), ("OTEL_BSP_SCHEDULE_DELAY", "200")];
     let server = Server::within(World::new(), "", &env);
-    let turns: Vec<String> = (0..3)
-        .map(|number| text(&server.turn(&format!("echo {number} > file"))[0]["turn_id"]))
-        .collect();
+    let turns: Vec<String> =
+        (0..3).map(|number| text(&server.turn(&format!("echo {number} > file"))[0]["turn_id"])).collect();
     // Calls that are no turns are traces of their own.
     server.get("/account").is(200);
     let is_whole = |names: &Vec<String>| STAGES.iter().all(|stage| names.iter().any(|name| name == stage));
-    let whole = || collector.traces().values().filter(|names| is_whole(*names)).count();
+    let whole = || collector.traces().into_values().filter(|names| is_whole(names)).count();
     eventually("every turn has its trace", || whole() >= turns.len()).unwrap();
     // No more comes of them.
     std::thread::sleep(std::time::Duration::from_secs(1));

@@ -80,7 +80,7 @@ fn m2_http_a_killed_server_loses_nothing_of_claude_codes_answer() {
     served.start();
     view.come_back(&served);
     let used = json!({"input_tokens": 2000, "output_tokens": 80, "cache_tokens": 6});
-    view.to_the_end();
+    view.follow_to_the_end();
     let ended = view.ended();
     assert_eq!((&ended["state"], &ended["usage"]), (&json!("completed"), &used), "{ended}");
     assert_eq!(view.text().trim_end(), words.concat().trim_end());

@@ -56,7 +56,7 @@ impl Client {
     /// A turn of a conversation, to its end; what it said.
     pub fn said(&self, conversation: &str, prompt: &str) -> String {
         let mut view = self.turn(&auto(conversation), prompt);
-        assert_eq!(view.to_the_end(), "completed");
+        assert_eq!(view.follow_to_the_end(), "completed");
         view.text()
     }
 
@@ -158,7 +158,7 @@ impl Followed {
     }
 
     /// To the end of the turn; the state that it ended in.
-    pub fn to_the_end(&mut self) -> String {
+    pub fn follow_to_the_end(&mut self) -> String {
         assert!(self.rest(), "the stream ended before its turn: {:?}", self.seen);
         self.ended()["state"].as_str().unwrap().to_owned()
     }

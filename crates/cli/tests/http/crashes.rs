@@ -35,7 +35,7 @@ fn m2_http_a_killed_server_goes_on_where_it_was() {
         served.start();
         view.come_back(&served);
     }
-    view.to_the_end();
+    view.follow_to_the_end();
     is_whole(&served, &view, &numbers(300));
     assert_eq!(view.all("agent_started").len(), 1, "the command was run again");
 }
@@ -51,7 +51,7 @@ fn m2_http_what_a_box_says_while_there_is_no_server_is_not_lost() {
     served.start();
     view.rest();
     view.come_back(&served);
-    view.to_the_end();
+    view.follow_to_the_end();
     is_whole(&served, &view, &numbers(100));
 }
 
@@ -66,7 +66,7 @@ fn c3_http_with_the_box_gone_too_a_turn_is_interrupted_and_its_files_are_saved()
     assert!(!view.rest());
     served.start();
     view.come_back(&served);
-    assert_eq!(view.to_the_end(), "interrupted", "{:?}", view.seen);
+    assert_eq!(view.follow_to_the_end(), "interrupted", "{:?}", view.seen);
     let said = view.text();
     assert!(numbers(10).starts_with(&said) && said.starts_with("1\n2\n3\n"), "{said}");
     assert_eq!(served.messages(&view.id("conversation_id"))[1].1, said);
@@ -86,12 +86,12 @@ fn h6_http_a_sandbox_killed_in_mid_stream_interrupts_the_turn() {
     let mut view = served.turn(ANY, SLOW);
     view.until_said("3\n");
     kill("-9", &[&served.guest(&view.id("sandbox_id"))]);
-    assert_eq!(view.to_the_end(), "interrupted", "{:?}", view.seen);
+    assert_eq!(view.follow_to_the_end(), "interrupted", "{:?}", view.seen);
     let said = view.text();
     assert!(numbers(10).starts_with(&said) && said.starts_with("1\n2\n3\n"), "{said}");
     let conversation = view.id("conversation_id");
     let mut next = served.turn(&auto(&conversation), "cat f1 f2 f3");
-    next.to_the_end();
+    next.follow_to_the_end();
     assert_eq!(next.text(), "1\n2\n3\n");
     assert_eq!(next.id("sandbox_id"), view.id("sandbox_id"));
     assert_eq!(served.stats(&conversation)["messages_exchanged"], 4);
@@ -116,7 +116,7 @@ fn m2_http_a_server_that_is_asked_to_go_down_loses_nothing() {
             assert_eq!(served.get(&view.place())["state"], "completed", "the turn was not waited for");
         }
         view.come_back(&served);
-        view.to_the_end();
+        view.follow_to_the_end();
         is_whole(&served, &view, &numbers(150));
     }
 }

@@ -17,7 +17,7 @@ fn c3_http_a_sandbox_that_was_ended_is_gone_until_the_next_turn_makes_it_anew() 
     let served = Served::new();
     let conversation = ConversationId::generate().to_string();
     let mut view = served.turn(&auto(&conversation), "mkdir -p deep/er; echo x > deep/er/file; echo hi > a");
-    view.to_the_end();
+    view.follow_to_the_end();
     let sandbox = view.id("sandbox_id");
     let ended = served.done("DELETE", &format!("/sandboxes/{sandbox}"), &Value::Null);
     assert_eq!((&ended["state"], &ended["reason"]), (&json!("terminated"), &json!("terminated")));
@@ -28,7 +28,7 @@ fn c3_http_a_sandbox_that_was_ended_is_gone_until_the_next_turn_makes_it_anew() 
         served.call("POST", &format!("/sandboxes/{sandbox}/exec"), &json!({"command": "true"}));
     assert_eq!((status, &problem["code"]), (410, &json!("gone")), "{problem}");
     let mut next = served.turn(&auto(&conversation), "cat a deep/er/file");
-    next.to_the_end();
+    next.follow_to_the_end();
     assert_eq!((next.text(), next.id("sandbox_id")), ("hi\nx\n".to_owned(), sandbox.clone()));
     assert_eq!(next.all("sandbox_ready")[0]["cold"], true);
     assert_eq!(served.exec(&sandbox, "cat a"), "hi\n");
@@ -44,7 +44,7 @@ fn h6_http_a_cancelled_turn_keeps_what_it_did() {
         served.done("POST", &path, &Value::Null),
         json!({"turn_id": view.id("turn_id"), "cancelled": true})
     );
-    assert_eq!(view.to_the_end(), "cancelled");
+    assert_eq!(view.follow_to_the_end(), "cancelled");
     assert_eq!(view.all("workspace_pushed").len(), 1, "{:?}", view.seen);
     let conversation = view.id("conversation_id");
     assert_eq!(served.messages(&conversation)[1].1, "said\n");
@@ -63,7 +63,7 @@ fn h8_http_a_bucket_that_is_down_fails_no_turn_and_gets_everything_when_it_is_ba
     std::fs::rename(&bucket, &away).unwrap();
     std::fs::write(&bucket, "").unwrap();
     let mut view = served.turn(&auto(&conversation), "echo two > b; echo said");
-    assert_eq!(view.to_the_end(), "completed");
+    assert_eq!(view.follow_to_the_end(), "completed");
     assert_eq!(
         (view.text().as_str(), view.all("workspace_unsynced").len()),
         ("said\n", 1),
@@ -87,7 +87,7 @@ fn h8_http_a_bucket_that_is_down_fails_no_turn_and_gets_everything_when_it_is_ba
 fn t5_http_an_idle_sandbox_is_saved_stopped_and_revived() {
     let served = Served::with(IDLE, &[]);
     let mut view = served.turn(ANY, "echo kept > file");
-    view.to_the_end();
+    view.follow_to_the_end();
     let sandbox = view.id("sandbox_id");
     // After the turn, so that only the server can save it.
     served.exec(&sandbox, "echo later > more");

@@ -98,7 +98,7 @@ fn m3_http_a_full_disk_loses_nothing_and_counts_nothing_twice() {
     sleep(Duration::from_secs(1));
     std::fs::remove_file(filler).unwrap();
     // The stream was silent meanwhile, and goes on.
-    assert_eq!(view.to_the_end(), "completed");
+    assert_eq!(view.follow_to_the_end(), "completed");
     assert_eq!(view.text(), numbers(200));
     assert_eq!(view.ended()["stats"]["messages_exchanged"], 2);
     assert_eq!(served.messages(&conversation)[1].1, numbers(200));
@@ -165,7 +165,7 @@ fn m3_http_a_database_that_goes_and_comes_back_ends_no_stream() {
         sleep(Duration::from_millis(500));
         postgres.run("start").unwrap();
     }
-    assert_eq!(view.to_the_end(), "completed");
+    assert_eq!(view.follow_to_the_end(), "completed");
     assert_eq!(view.text(), numbers(300));
     let usage = json!({"input_tokens": 0, "output_tokens": 0, "cache_tokens": 0});
     assert_eq!((&view.ended()["usage"], &view.ended()["stats"]["messages_exchanged"]), (&usage, &json!(2)));

@@ -48,7 +48,7 @@ fn calls(conversation: &str, turn: &str, sandbox: &str) -> Vec<(&'static str, St
 fn c7_http_what_is_anothers_is_not_there() {
     let served = Served::new();
     let mut view = served.turn(ANY, "echo kept > file");
-    view.to_the_end();
+    view.follow_to_the_end();
     let (conversation, sandbox) = (view.id("conversation_id"), view.id("sandbox_id"));
     let stranger = stranger(&served);
     for (method, path, body) in calls(&conversation, &view.place(), &sandbox) {
@@ -60,7 +60,7 @@ fn c7_http_what_is_anothers_is_not_there() {
     assert!(stranger.items("/sandboxes").is_empty());
     // Theirs to use, and only theirs.
     let mut own = stranger.turn(ANY, "ls");
-    own.to_the_end();
+    own.follow_to_the_end();
     assert_eq!(own.text(), "");
     assert_eq!(served.call("GET", &own.place(), &Value::Null).0, 404);
     assert_eq!(stranger.call("POST", "/accounts", &json!({"name": "more"})).0, 403);
@@ -72,7 +72,7 @@ fn c7_http_what_is_anothers_is_not_there() {
 fn c7_http_without_a_key_there_is_nothing() {
     let served = Served::new();
     let mut view = served.turn(ANY, "true");
-    view.to_the_end();
+    view.follow_to_the_end();
     let nobody = Client { key: "sw_nothing".to_owned(), ..(*served).clone() };
     for (method, path, body) in calls(&view.id("conversation_id"), &view.place(), &view.id("sandbox_id")) {
         assert_eq!(nobody.call(method, &path, &body).0, 401, "{method} {path}");

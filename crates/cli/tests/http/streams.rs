@@ -15,7 +15,7 @@ fn c2_http_a_prompt_streams_its_answer() {
     assert!(answer.header("x-request-id").is_some());
     let mut view = Followed::of(answer);
     // That events have numbers from 0 on and no names is what whoever reads them sees to.
-    view.to_the_end();
+    view.follow_to_the_end();
     assert_eq!(view.text(), "hello\n");
     let turn = served.get(&view.place());
     let ids = [("id", "turn_id"), ("conversation_id", "conversation_id"), ("sandbox_id", "sandbox_id")];
@@ -41,7 +41,7 @@ fn m4_http_the_last_event_has_the_usage_and_the_totals() {
             "total_cache_tokens": 0});
         let ended = json!({"type": "turn_ended", "state": "completed", "stats": stats,
             "usage": {"input_tokens": 0, "output_tokens": 0, "cache_tokens": 0}});
-        view.to_the_end();
+        view.follow_to_the_end();
         assert_eq!(*view.ended(), ended);
         // C4.
         assert_eq!(served.stats(&conversation), stats);
@@ -54,17 +54,17 @@ fn c2_http_ids_may_be_the_clients_own() {
     let (conversation, sandbox) = (ConversationId::generate().to_string(), SandboxId::generate().to_string());
     let path = format!("/conversations/{conversation}/sandbox/{sandbox}");
     let mut made = served.turn(&path, "echo kept > file");
-    made.to_the_end();
+    made.follow_to_the_end();
     assert_eq!((made.id("conversation_id"), made.id("sandbox_id")), (conversation.clone(), sandbox.clone()));
     assert_eq!(made.all("sandbox_ready")[0]["cold"], true);
     assert_eq!(served.get(&format!("/conversations/{conversation}"))["sandbox_id"], *sandbox);
     let mut resumed = served.turn(&path, "cat file");
-    resumed.to_the_end();
+    resumed.follow_to_the_end();
     assert_eq!(resumed.text(), "kept\n");
     assert_eq!(resumed.all("sandbox_ready")[0]["cold"], false);
     // The older name, and the linked sandbox without its id.
     let mut singular = served.turn(&format!("/conversation/{conversation}/sandbox/auto"), "cat file");
-    singular.to_the_end();
+    singular.follow_to_the_end();
     assert_eq!((singular.text(), singular.id("sandbox_id")), ("kept\n".to_owned(), sandbox));
     assert_eq!(served.items(&format!("/conversations/{conversation}/turns")).len(), 3);
 }
@@ -79,7 +79,7 @@ fn c2_http_another_sandbox_is_a_mismatch_unless_relinked() {
     let (status, problem) = served.call("POST", &path, &json!({"prompt": "true"}));
     assert_eq!((status, &problem["code"]), (409, &json!("sandbox_mismatch")), "{problem}");
     let mut view = served.turn(&format!("{path}?relink=true"), "echo here");
-    view.to_the_end();
+    view.follow_to_the_end();
     assert_eq!((view.text(), view.id("sandbox_id")), ("here\n".to_owned(), other.clone()));
     assert_eq!(served.get(&format!("/conversations/{conversation}"))["sandbox_id"], *other);
     assert_eq!(served.stats(&conversation)["messages_exchanged"], 4, "what was refused was counted");
@@ -95,11 +95,11 @@ fn h6_http_a_hang_up_ends_only_the_view() {
     within(15, "the turn ends by itself", || served.get(&place)["state"] == "completed");
     assert_eq!(served.messages(&view.id("conversation_id"))[1].1, numbers(150));
     view.come_back(&served);
-    view.to_the_end();
+    view.follow_to_the_end();
     assert_eq!(view.text(), numbers(150));
     // Who comes later sees the same.
     let mut later = served.follow(&place);
-    later.to_the_end();
+    later.follow_to_the_end();
     assert_eq!(later.seen, view.seen);
 }
 
@@ -112,7 +112,7 @@ fn h6_http_a_client_that_hangs_up_again_and_again_misses_nothing() {
         view.hang_up();
         view.come_back(&served);
     }
-    view.to_the_end();
+    view.follow_to_the_end();
     assert_eq!(view.text(), numbers(200));
     assert_eq!(served.stats(&view.id("conversation_id"))["messages_exchanged"], 2);
 }

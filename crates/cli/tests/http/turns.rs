@@ -13,7 +13,7 @@ fn c1_http_the_template_is_the_requests_the_conversations_the_agents_or_shell() 
     let served = Served::with("[agents]\nhelper = \"of-agent\"\n", &templates);
     let used = |path: &str, body: &Value| {
         let mut view = served.turn_with(path, body);
-        view.to_the_end();
+        view.follow_to_the_end();
         (view.text(), view.id("template"))
     };
     let with = |template: &str| ("hi\n".to_owned(), template.to_owned());
@@ -66,7 +66,7 @@ fn c5_http_a_deleted_conversation_takes_its_sandbox_along_where_that_is_wanted()
     let served = Served::new();
     for (query, state) in [("", "running"), ("?terminate=true", "terminated")] {
         let mut view = served.turn(ANY, "echo kept > file");
-        view.to_the_end();
+        view.follow_to_the_end();
         let (conversation, sandbox) = (view.id("conversation_id"), view.id("sandbox_id"));
         let deleted = served.call("DELETE", &format!("/conversations/{conversation}{query}"), &Value::Null);
         assert_eq!(deleted, (204, Value::Null));
@@ -90,7 +90,7 @@ fn c5_http_a_configured_default_terminates_and_a_running_turn_is_left_alone() {
     view.until_said("said\n");
     let path = format!("/conversations/{}", view.id("conversation_id"));
     assert_eq!(served.call("DELETE", &path, &Value::Null).0, 409);
-    assert_eq!(view.to_the_end(), "completed");
+    assert_eq!(view.follow_to_the_end(), "completed");
     assert_eq!(served.call("DELETE", &path, &Value::Null).0, 204);
     assert_eq!(served.sandbox(&view.id("sandbox_id"))["state"], "terminated");
 }
@@ -105,7 +105,7 @@ fn c6_http_the_older_route_makes_a_conversation_for_its_sandbox() {
     let answer = served.send(&served.ask("POST", &path).json(&body));
     assert_eq!(answer.header("deprecation"), Some("true"));
     let mut view = Followed::of(answer);
-    view.to_the_end();
+    view.follow_to_the_end();
     assert_eq!((view.text(), view.id("template")), ("before\n".to_owned(), "mine".to_owned()));
     let conversation = view.id("conversation_id");
     assert_eq!(served.get(&format!("/conversations/{conversation}"))["sandbox_id"], *sandbox);
@@ -127,9 +127,9 @@ fn c8_http_a_second_turn_is_refused_or_waits() {
     }
     assert_eq!(served.get(&first.place())["state"], "running");
     let mut waited = served.turn_with(&format!("{}?wait=20", auto(&conversation)), &second);
-    assert_eq!(waited.to_the_end(), "completed");
+    assert_eq!(waited.follow_to_the_end(), "completed");
     assert_eq!(waited.text(), "second\n");
-    assert_eq!(first.to_the_end(), "completed");
+    assert_eq!(first.follow_to_the_end(), "completed");
     assert_eq!(first.text(), "began\nfirst\n");
     assert_eq!(served.stats(&conversation)["messages_exchanged"], 4);
 }
@@ -149,7 +149,7 @@ fn k6_http_the_same_call_twice_is_one_turn() {
         let answer = served.send(&once);
         assert_eq!(answer.header("idempotent-replayed"), Some("true"));
         let mut again = Followed::of(answer);
-        again.to_the_end();
+        again.follow_to_the_end();
         first.rest();
         assert_eq!(again.seen, first.seen);
     }
@@ -176,7 +176,7 @@ fn k6_http_whoever_hangs_up_before_the_answer_finds_it_again() {
             answer.status != 409
         });
         let mut view = Followed::of(answer);
-        view.to_the_end();
+        view.follow_to_the_end();
         assert_eq!(view.text(), "ran\n");
     }
     let conversations = served.items("/conversations");

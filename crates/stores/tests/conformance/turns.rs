@@ -336,7 +336,9 @@ async fn h6_a_wish_for_the_end_is_kept_while_the_turn_runs(cx: Cx) -> Result<()>
     }
     let wished = Turn { cancelling: true, ..turn };
     ensure!(cx.stores.turns.get(cx.account, wished.id).await? == wished);
-    ensure!(cx.stores.turns.list(cx.account, id, &Page::first(9)).await?.items == [wished.clone()]);
+    ensure!(
+        cx.stores.turns.list(cx.account, id, &Page::first(9)).await?.items == std::slice::from_ref(&wished)
+    );
     // Whoever takes it up knows of it; of others nothing is wished.
     let running = cx.stores.turns.running(10).await?;
     ensure!(running == [(cx.account, wished.clone()), (cx.account, beside)]);
