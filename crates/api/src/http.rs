@@ -10,7 +10,10 @@ use crate::{
     sandbox::{HostMount, Limits, Timeouts},
 };
 use jiff::Timestamp;
-use serde::{Deserialize, Serialize};
+use serde::{
+    Deserialize, Deserializer, Serialize,
+    de::{self, DeserializeOwned},
+};
 use serde_json::{Map, Value};
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -115,15 +118,21 @@ pub struct CreateSandbox {
     pub labels: BTreeMap<String, String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub user: Option<String>,
-    #[serde(default, skip_serializing_if = "Limits::is_empty")]
+    #[serde(default, skip_serializing_if = "Limits::is_empty", deserialize_with = "object")]
     pub limits: Limits,
-    #[serde(default, skip_serializing_if = "Timeouts::is_empty")]
+    #[serde(default, skip_serializing_if = "Timeouts::is_empty", deserialize_with = "object")]
     pub timeouts: Timeouts,
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub mounts: Vec<HostMount>,
     /// False: it is made and not started.
     #[serde(default = "yes", skip_serializing_if = "is_true")]
     pub start: bool,
+}
+
+/// Serde takes a list for an object whose fields are all optional. Here that is a mistake.
+fn object<'de, T: DeserializeOwned, D: Deserializer<'de>>(deserializer: D) -> Result<T, D::Error> {
+    let fields = Map::<String, Value>::deserialize(deserializer)?;
+    serde_json::from_value(Value::Object(fields)).map_err(de::Error::custom)
 }
 
 impl Default for CreateSandbox {
@@ -278,7 +287,7 @@ pub struct SendSignal {
 pub struct CreateTerminal {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub args: Vec<String>,
-    #[serde(default)]
+    #[serde(default, deserialize_with = "object")]
     pub size: TtySize,
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub env: BTreeMap<String, String>,

@@ -1,7 +1,8 @@
 //! The workspace service, wired from the settings: the bucket, and the database where the bucket needs one.
 
-use crate::{app::App, config::Settings, memory::FileMemory};
+use crate::{app::App, config::Settings, memory::FileMemory, turns};
 use anyhow::{Context, Result};
+use seawall_api::SandboxId;
 use seawall_core::{
     Workspaces,
     ports::SystemClock,
@@ -25,6 +26,17 @@ pub fn settings(settings: &Settings) -> WorkspaceSettings {
         limits: sync.limits,
         ..WorkspaceSettings::default()
     }
+}
+
+/// Where the files of a sandbox go: its template may have a bucket or a prefix of its own.
+pub async fn of(app: &App, id: SandboxId) -> Result<Workspaces> {
+    let row = app.stores.sandboxes.find(id).await?.filter(|row| row.template.is_some());
+    let Some(row) = row else { return open(app).await };
+    let service = turns::services(app).await?.sandboxes;
+    let found = service.workspaces(&service.wanted_of(&row).await?).await?;
+    found.with_context(|| {
+        format!("the files of sandbox {id} go nowhere: its template has `sync.enabled = false`")
+    })
 }
 
 pub async fn open(app: &App) -> Result<Workspaces> {

@@ -131,7 +131,7 @@ fn status_of(error: &Error) -> StatusCode {
         ErrorKind::Timeout => StatusCode::GATEWAY_TIMEOUT,
         ErrorKind::TooLarge => StatusCode::PAYLOAD_TOO_LARGE,
         ErrorKind::Protocol => StatusCode::BAD_GATEWAY,
-        ErrorKind::Unsupported => StatusCode::NOT_IMPLEMENTED,
+        ErrorKind::Unsupported => StatusCode::UNPROCESSABLE_ENTITY,
         _ => StatusCode::INTERNAL_SERVER_ERROR,
     }
 }
@@ -213,7 +213,7 @@ mod tests {
             .into_iter()
             .map(|kind| ApiError::from(Error::new(kind, "no")).status().as_u16())
             .collect();
-        assert_eq!(statuses, [404, 410, 409, 422, 503, 403, 409, 400, 422, 409, 504, 413, 502, 501, 500]);
+        assert_eq!(statuses, [404, 410, 409, 422, 503, 403, 409, 400, 422, 409, 504, 413, 502, 422, 500]);
     }
 
     #[tokio::test]

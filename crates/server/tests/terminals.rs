@@ -173,7 +173,7 @@ async fn p6_terminals_that_are_not_there_are_refused_before() {
     assert_eq!((status.as_u16(), problem["code"].as_str()), (426, Some("websocket_expected")));
     // The mock has none.
     let (status, _) = world.json("POST", &format!("{one}/terminals"), &world.mine, None).await;
-    assert_eq!(status, StatusCode::NOT_IMPLEMENTED);
+    assert_eq!(status, StatusCode::UNPROCESSABLE_ENTITY);
     let none = Some(json!({"size": {"rows": 0, "cols": 1}}));
     let (status, _) = world.json("POST", &format!("{one}/terminals"), &world.mine, none).await;
     assert_eq!(status, StatusCode::BAD_REQUEST);

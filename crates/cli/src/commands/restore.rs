@@ -52,7 +52,7 @@ pub async fn restore(app: &App, args: &RestoreArgs) -> Result<i32> {
     let path = args.wanted_path().map(FileName::from);
     let wanted = Restore { version: args.version, path, from };
     let bar = Arc::new(Bar::new());
-    let restored = workspaces::open(app).await?.restore(info.id, &wanted, bar.clone()).await;
+    let restored = workspaces::of(app, info.id).await?.restore(info.id, &wanted, bar.clone()).await;
     bar.finish();
     show(app, info.id, &restored?, from.is_some())
 }

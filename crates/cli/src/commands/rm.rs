@@ -5,7 +5,7 @@ use crate::{
     app::App,
     exit,
     lookup::{self, Place},
-    output,
+    output, turns,
 };
 use anyhow::{Result, anyhow};
 use clap::Args;
@@ -13,7 +13,7 @@ use seawall_api::{
     ErrorKind, SandboxId,
     sandbox::{SandboxInfo, SandboxState},
 };
-use seawall_core::ports::Volumes;
+use seawall_core::{ports::Volumes, service::EndSandbox};
 
 #[derive(Debug, Args)]
 #[command(
@@ -56,6 +56,12 @@ async fn remove(app: &App, args: &RmArgs, reference: &str) -> Result<()> {
     let runs = runs(&info);
     if runs && !args.force {
         return Err(refused(reference, &info));
+    }
+    if let Some(row) = app.stores.sandboxes.find(info.id).await?.filter(|row| row.template.is_some()) {
+        // One of the service's: its hooks run, and its record stays.
+        let how = EndSandbox { sync: false, force: args.force, volumes: Some(volumes) };
+        turns::services(app).await?.sandboxes.end(row.account_id, info.id, &how).await?;
+        return report(app, info.id, volumes);
     }
     if args.force {
         app.sandboxes.give_up_unsynced(info.id).await?;

@@ -47,13 +47,12 @@ pub struct SyncArgs {
 }
 
 pub async fn sync(app: &App, args: &SyncArgs) -> Result<i32> {
-    let workspaces = workspaces::open(app).await;
     let options = Options { regenerate: args.regenerate, rehash: args.rehash };
     each(app, &args.ids, async |reference| {
         let (info, _) = lookup::guest(app, reference).await?;
-        let workspaces = match &workspaces {
+        let workspaces = match workspaces::of(app, info.id).await {
             Ok(workspaces) => workspaces,
-            Err(error) => return Err(not_opened(app, info.id, error, args.dry_run).await),
+            Err(error) => return Err(not_opened(app, info.id, &error, args.dry_run).await),
         };
         if args.dry_run {
             return show_plan(app, info.id, &workspaces.dry_run(info.id, options).await?);

@@ -81,7 +81,7 @@ pub async fn workspace(app: &App, reference: &str) -> Result<SandboxId> {
 
 pub async fn versions(app: &App, args: &VersionsArgs) -> Result<i32> {
     let id = workspace(app, &args.id).await?;
-    let versions = workspaces::open(app).await?.versions(id).await?;
+    let versions = workspaces::of(app, id).await?.versions(id).await?;
     if app.json {
         output::json(&versions)?;
         return Ok(0);
@@ -111,7 +111,7 @@ fn shown(timestamp: i64) -> String {
 
 pub async fn diff(app: &App, args: &DiffArgs) -> Result<i32> {
     let id = workspace(app, &args.id).await?;
-    let found = workspaces::open(app).await?.diff(id, args.from, args.to).await?;
+    let found = workspaces::of(app, id).await?.diff(id, args.from, args.to).await?;
     if app.json {
         output::json(&found)?;
         return Ok(0);
@@ -138,7 +138,7 @@ pub async fn prune(app: &App, args: &PruneArgs) -> Result<i32> {
     let id = workspace(app, &args.id).await?;
     let time = args.keep_for.map(|time| i64::try_from(time.as_millis()).unwrap_or(i64::MAX));
     let keep = Keep { newest: args.keep.unwrap_or(1), younger_than: time };
-    let pruned = workspaces::open(app).await?.prune(id, keep).await?;
+    let pruned = workspaces::of(app, id).await?.prune(id, keep).await?;
     if app.json {
         output::json(&pruned)?;
         return Ok(0);
@@ -155,7 +155,7 @@ pub async fn verify(app: &App, args: &VerifyArgs) -> Result<i32> {
     let id = workspace(app, &args.id).await?;
     let bar = Bar::new();
     bar.phase(Phase::Looking);
-    let verified = workspaces::open(app).await?.verify(id, |bytes| bar.moved(bytes)).await;
+    let verified = workspaces::of(app, id).await?.verify(id, |bytes| bar.moved(bytes)).await;
     bar.finish();
     let verified = verified?;
     match app.json {

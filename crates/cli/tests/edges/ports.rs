@@ -209,7 +209,7 @@ fn p7_a_websocket_passes() {
         assert_eq!(socket.frame(), Frame::Close(1000));
         assert_eq!(socket.frame(), Frame::End);
     }
-    let refused = Socket::open(site.anonymous("/socket")).err().expect("it was let in");
+    let refused = Socket::open(site.anonymous("/socket")).expect_err("it was let in");
     refused.refused(401, "key_missing");
 }
 

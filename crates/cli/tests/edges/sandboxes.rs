@@ -36,7 +36,7 @@ fn v1_a_sandbox_is_made_once_and_found_again() {
     assert_eq!((&again["id"], &again["created_at"]), (&made["id"], &made["created_at"]));
     server.post("/sandboxes", &json!({ "id": id, "name": "other" })).refused(409, "conflict");
     assert_eq!(server.get(&format!("/sandboxes/{id}")).is(200).json()["name"], "mine");
-    assert_eq!(ids(&server, "?name=mine"), [id.clone()]);
+    assert_eq!(ids(&server, "?name=mine"), std::slice::from_ref(&id));
     assert_eq!(ids(&server, "?name=other"), Vec::<String>::new());
 }
 
@@ -101,7 +101,7 @@ fn v2_what_stopped_is_revived_by_use() {
     server.run(&id, "echo kept > /work/file");
     let stopped = server.post(&format!("/sandboxes/{id}/stop"), &json!({ "grace_ms": 100 })).is(200).json();
     assert_eq!((&stopped["state"], &stopped["reason"]), (&json!("stopped"), &json!("stopped")));
-    assert_eq!(ids(&server, "?state=stopped"), [id.clone()]);
+    assert_eq!(ids(&server, "?state=stopped"), std::slice::from_ref(&id));
     // Looking at it starts nothing.
     server.get(&format!("/sandboxes/{id}/metrics")).refused(503, "not_running");
     server.get(&format!("/sandboxes/{id}/processes")).refused(503, "not_running");
@@ -146,7 +146,7 @@ fn v2_what_was_ended_is_gone_and_can_be_looked_at() {
     assert_eq!((&ended["state"], &ended["reason"]), (&json!("terminated"), &json!("terminated")));
     assert_eq!(server.state(&id), "terminated");
     assert_eq!(ids(&server, ""), Vec::<String>::new());
-    assert_eq!(ids(&server, "?state=terminated"), [id.clone()]);
+    assert_eq!(ids(&server, "?state=terminated"), std::slice::from_ref(&id));
     // It was saved first.
     let versions = server.get(&format!("/sandboxes/{id}/versions")).is(200).json();
     assert_eq!(items(&versions).len(), 1, "{versions}");

@@ -202,7 +202,7 @@ fn p6_a_terminal_needs_a_key_and_starts_no_sandbox() {
     let id = server.sandbox();
     let process = open(&server, &id, 24, 80);
     let path = format!("/sandboxes/{id}/terminals/{process}");
-    let refused = |ask| Socket::open(ask).err().expect("it was let in");
+    let refused = |ask| Socket::open(ask).expect_err("it was let in");
     refused(server.anonymous("GET", &path)).refused(401, "key_missing");
     refused(server.anonymous("GET", &path).key(&server.new_key("read"))).refused(403, "scope_missing");
     server.get(&path).refused(426, "websocket_expected");

@@ -77,21 +77,33 @@ impl Followed {
         }
     }
 
+    /// Whether there is anything new.
+    async fn fetch(&mut self) -> Result<bool> {
+        let store = &self.turns.inner.stores.turns;
+        self.ready = store.events(self.account, self.turn, self.next, PAGE).await?.into();
+        if !self.ready.is_empty() {
+            self.pause = ELSEWHERE;
+        }
+        Ok(!self.ready.is_empty())
+    }
+
     /// Fetches what is there, or waits for more. The last event, where the turn is over and all was told.
     async fn look(&mut self) -> Result<Option<(u64, Event)>> {
-        let store = &self.turns.inner.stores.turns;
+        let store = self.turns.inner.stores.turns.clone();
         // Before the look: what is stored in between is not missed.
         let mut seen = self.turns.find_live(self.turn).map(|live| live.events.subscribe());
         if let Some(seen) = &mut seen {
             seen.mark_unchanged();
         }
-        let turn = store.get(self.account, self.turn).await?;
-        self.ready = store.events(self.account, self.turn, self.next, PAGE).await?.into();
-        if !self.ready.is_empty() {
-            self.pause = ELSEWHERE;
+        if self.fetch().await? {
             return Ok(None);
         }
+        let turn = store.get(self.account, self.turn).await?;
         if turn.state != TurnState::Running {
+            // What was stored between the two looks comes first.
+            if self.fetch().await? {
+                return Ok(None);
+            }
             let last = self.turns.last_event(self.account, &turn).await?;
             return Ok(Some((turn.events, last)));
         }

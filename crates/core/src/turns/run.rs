@@ -56,6 +56,8 @@ pub(super) struct Runner {
     /// Events that are stored with the next ones.
     early: Vec<Event>,
     fence: Fence,
+    /// Its guest hears of the turn.
+    telling: Option<JoinHandle<()>>,
 }
 
 /// Who ran the turn.
@@ -160,8 +162,18 @@ impl Turns {
         let stored = turn.events;
         // A crash came between the row and its first event.
         let early = if stored == 0 { vec![first_event(&turn, sandbox)] } else { Vec::new() };
-        let runner =
-            Runner { turns: self.clone(), wanted, turn, conversation, prompt, answer, stored, early, fence };
+        let runner = Runner {
+            turns: self.clone(),
+            wanted,
+            turn,
+            conversation,
+            prompt,
+            answer,
+            stored,
+            early,
+            fence,
+            telling: None,
+        };
         match template {
             Ok(_) => Ok(Some(runner)),
             // It was there when the turn began.
@@ -239,7 +251,10 @@ impl Runner {
             // A hook that asked to be critical.
             Err(failed) => (TurnState::Failed, Some(failed.chain())),
         };
-        // Before the next turn can begin.
+        // After what was said before, and before the next turn can begin.
+        if let Some(telling) = self.telling.take() {
+            let _ = telling.await;
+        }
         self.look_after(self.turns.inner.service.sandboxes.attended()).await;
         self.close(state, error).await
     }
@@ -274,7 +289,9 @@ impl Runner {
             // Stored with what comes next, which is soon.
             self.early.push(Event::SandboxReady { cold, version, duration_ms });
         }
-        self.look_after(self.template().timeout() + SLACK).await;
+        // Nobody has to wait for that.
+        let telling = self.look_after(self.template().timeout() + SLACK);
+        self.telling = Some(tokio::spawn(telling.in_current_span()));
         self.on_message().await?;
         if self.turn.cancelling || *self.turns.live(self.id()).cancel.borrow() {
             return Ok(Pumped::cancelled());
@@ -301,13 +318,15 @@ impl Runner {
     }
 
     /// T5: a turn is use, however long it takes. After it the sandbox ends by itself again.
-    async fn look_after(&self, time: Duration) {
-        let telling = self.turns.inner.service.sandboxes.look_after_id(self.sandbox(), time);
-        match timeout(TELL, telling).await {
-            Ok(Err(error)) if error.kind() != ErrorKind::NotFound => {
-                tracing::warn!(turn = %self.id(), sandbox = %self.sandbox(), error = %error.chain(), "its guest was not told of the turn");
+    fn look_after(&self, time: Duration) -> impl Future<Output = ()> + Send + use<> {
+        let (sandboxes, id) = (self.turns.inner.service.sandboxes.clone(), self.sandbox());
+        async move {
+            match timeout(TELL, sandboxes.look_after_id(id, time)).await {
+                Ok(Err(error)) if error.kind() != ErrorKind::NotFound => {
+                    tracing::warn!(sandbox = %id, error = %error.chain(), "its guest was not told of the turn");
+                }
+                _ => {}
             }
-            _ => {}
         }
     }
 

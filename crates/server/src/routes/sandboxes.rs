@@ -1,7 +1,7 @@
 //! Sandboxes: made, looked at, stopped, ended.
 
 use crate::{
-    error::ApiResult,
+    error::{ApiError, ApiResult},
     extract::{self, Json, OptionalJson, Path, Query, Reader, Runner},
     state::AppState,
 };
@@ -19,6 +19,9 @@ use serde::Deserialize;
 use std::time::Duration;
 use utoipa::IntoParams;
 use utoipa_axum::{router::OpenApiRouter, routes};
+
+/// An hour: who waits longer for an end has forgotten what for.
+const MAX_GRACE_MS: u64 = 3_600_000;
 
 pub fn router() -> OpenApiRouter<AppState> {
     OpenApiRouter::default()
@@ -201,6 +204,9 @@ async fn stop(
     Path(id): Path<SandboxId>,
     OptionalJson(ask): OptionalJson<StopSandbox>,
 ) -> ApiResult<Json<Sandbox>> {
+    if ask.grace_ms.is_some_and(|grace| grace > MAX_GRACE_MS) {
+        return Err(ApiError::invalid("invalid", format!("`grace_ms` is at most {MAX_GRACE_MS}")));
+    }
     let grace = ask.grace_ms.map(Duration::from_millis);
     Ok(Json(state.services().sandboxes.stop(who.account, id, grace, ask.force).await?))
 }
