@@ -6,6 +6,7 @@
 
 mod end;
 mod folder;
+mod groups;
 mod launch;
 mod limits;
 mod provider;

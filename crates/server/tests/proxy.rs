@@ -3,6 +3,7 @@
 
 #![allow(clippy::unwrap_used, clippy::expect_used)] // Helpers beside the tests are tests too.
 
+#[path = "common/world.rs"]
 mod common;
 
 use axum::http::StatusCode;

@@ -2,6 +2,7 @@
 
 #![allow(clippy::unwrap_used, clippy::expect_used)] // Helpers beside the tests are tests too.
 
+#[path = "common/world.rs"]
 mod common;
 
 #[path = "turns/conversations.rs"]

@@ -1,6 +1,6 @@
 //! Running a turn, from whatever is stored of it to its end.
 
-use super::{Turns, answer::Answer, encoded, first_event, pump::Pumped};
+use super::{Turns, answer::Answer, encoded, first_event, pump::Pumped, save::pushed_event};
 use crate::{
     Error, Result,
     hooks::Moment,
@@ -13,9 +13,8 @@ use seawall_api::{
     AccountId, ErrorKind, SandboxId, TurnId,
     conversation::{Conversation, Message, Role, Turn, TurnState},
     event::Event,
-    sandbox::SandboxState,
 };
-use seawall_sync::engine::{Direction, SyncReport};
+use seawall_sync::engine::SyncReport;
 use std::{
     sync::{Arc, Mutex, PoisonError, atomic::Ordering},
     time::Duration,
@@ -35,8 +34,6 @@ const LISTEN: Duration = Duration::from_secs(1);
 const SLACK: Duration = Duration::from_secs(600);
 /// How long a guest may take to hear of that.
 const TELL: Duration = Duration::from_secs(5);
-/// A bucket that does not answer holds up no answer longer than this.
-const PUSH: Duration = Duration::from_secs(120);
 /// Between tries to reach a database that is down.
 const FIRST_PAUSE: Duration = Duration::from_millis(50);
 const LONGEST_PAUSE: Duration = Duration::from_secs(2);
@@ -444,48 +441,6 @@ impl Runner {
         self.turns.live(self.id()).events.send_replace(self.stored + 1);
         Ok(())
     }
-}
-
-impl Turns {
-    /// S6, H8. A box that is gone is made again on its volume first, where the agent `worked` in it.
-    async fn push(&self, wanted: &Wanted, worked: bool) -> Result<Option<SyncReport>> {
-        let service = &self.inner.service;
-        let there = service.sandboxes.get(wanted.sandbox).await?.state;
-        if there == SandboxState::Terminated || (there != SandboxState::Running && !worked) {
-            return Ok(None);
-        }
-        let work = async {
-            if there != SandboxState::Running {
-                service.start_to_save(wanted).await?;
-            }
-            service.push(wanted).await
-        };
-        let late = |_| {
-            let why = format!("the bucket did not answer within {} s", PUSH.as_secs());
-            Err(Error::new(ErrorKind::Timeout, why))
-        };
-        let work = work.instrument(tracing::info_span!("push"));
-        let done = timeout(PUSH, work).await.unwrap_or_else(late);
-        if let Err(error) = &done {
-            // H8, wherever it failed.
-            let marked = service.sandboxes.mark_unsynced(wanted.sandbox, Some(error.chain())).await;
-            if let Err(error) = marked {
-                tracing::error!(sandbox = %wanted.sandbox, error = %error.chain(), "that it is not synced could not be noted");
-            }
-        }
-        done
-    }
-}
-
-fn pushed_event(report: &SyncReport) -> Option<Event> {
-    let version = report.version.as_ref()?.timestamp;
-    let stats = &report.stats;
-    let pushed = !matches!(report.direction, Direction::Nothing);
-    pushed.then_some(Event::WorkspacePushed {
-        version,
-        files_uploaded: stats.files_uploaded,
-        bytes_transferred: stats.bytes_transferred,
-    })
 }
 
 /// Until it is done, or cannot be done at all. A database that is down is waited for.

@@ -3,9 +3,9 @@
 use super::{
     end::end,
     folder::Folders,
+    groups::{group_maker, spare_group},
     launch::Launcher,
     limits::{self, Defaults, Mounts},
-    spares::MakeGroup,
 };
 use crate::{
     boxes::{Boxes, Held, Intent, io_error, no_box},
@@ -21,7 +21,7 @@ use rustix::{
 };
 use seawall_api::{
     SandboxId,
-    sandbox::{EndReason, Limits, SandboxSpec},
+    sandbox::{EndReason, SandboxSpec},
 };
 use seawall_core::{
     Error, Result,
@@ -32,7 +32,7 @@ use seawall_core::{
     steps::reached,
 };
 use seawall_jail::{
-    cgroup::{self, BoxGroup, Cgroups, Controller, Entry},
+    cgroup::{BoxGroup, Cgroups, Controller, Entry},
     order::{CgroupPlace, Order},
 };
 use seawall_wire::Duplex;
@@ -295,38 +295,6 @@ impl NativeProvider {
         };
         Ok((order, fds))
     }
-}
-
-fn spare_group(installation: &str, name: &str) -> String {
-    format!("{installation}-spare-{name}")
-}
-
-/// Groups in advance, with the default limits: then those are only checked.
-struct Groups {
-    groups: Cgroups,
-    installation: String,
-    defaults: Defaults,
-}
-
-impl MakeGroup for Groups {
-    fn make(&self) -> Option<(String, cgroup::Limits)> {
-        let limits = limits::in_force(&Limits::default(), &self.defaults, &self.groups).ok()?;
-        let name = spare_group(&self.installation, &SandboxId::generate().to_string());
-        self.groups.make(&name, &limits).ok().map(|_| (name, limits))
-    }
-
-    fn remove(&self, name: &str) {
-        // Whoever opens the folder next clears away what is left.
-        let _ = self.groups.all_of(name).remove();
-    }
-}
-
-/// None where groups cannot be renamed, or there are none.
-fn group_maker(groups: &Cgroups, installation: &str, defaults: Defaults) -> Option<Box<dyn MakeGroup>> {
-    let some = Controller::ALL.into_iter().any(|controller| groups.has(controller));
-    let (groups, installation) = (groups.clone(), installation.to_owned());
-    (groups.can_rename() && some)
-        .then(|| Box::new(Groups { groups, installation, defaults }) as Box<dyn MakeGroup>)
 }
 
 fn environment(id: SandboxId, spec: &SandboxSpec) -> Vec<(String, String)> {

@@ -340,8 +340,7 @@ async fn h6_a_wish_for_the_end_is_kept_while_the_turn_runs(cx: Cx) -> Result<()>
         cx.stores.turns.list(cx.account, id, &Page::first(9)).await?.items == std::slice::from_ref(&wished)
     );
     // Whoever takes it up knows of it; of others nothing is wished.
-    let running = cx.stores.turns.running(10).await?;
-    ensure!(running == [(cx.account, wished.clone()), (cx.account, beside)]);
+    ensure!(cx.stores.turns.running(10).await? == [(cx.account, wished.clone()), (cx.account, beside)]);
     // It runs on until its runner hears of it.
     cx.stores.turns.append_events(cx.account, None, wished.id, 0, &events(0, 1), 1).await?;
     ensure_kind(cx.stores.turns.begin(cx.account, None, &begin(id)).await, ErrorKind::Conflict)?;
@@ -449,8 +448,9 @@ async fn nothing_is_added_after_the_end(cx: Cx) -> Result<()> {
 async fn turns_that_run_are_found(cx: Cx) -> Result<()> {
     let (one, two) = (cx.conversation().await?, cx.conversation().await?);
     let [first, second] = [cx.turn(one).await?, cx.turn(two).await?];
-    let running = cx.stores.turns.running(10).await?;
-    ensure!(running == [(cx.account, first.clone()), (cx.account, second.clone())]);
+    ensure!(
+        cx.stores.turns.running(10).await? == [(cx.account, first.clone()), (cx.account, second.clone())]
+    );
     cx.stores.turns.end(cx.account, None, &end(&first)).await?;
     ensure!(cx.stores.turns.running(10).await? == [(cx.account, second)]);
     Ok(())
@@ -480,8 +480,7 @@ async fn a_write_needs_the_lease(cx: Cx) -> Result<()> {
     let found = cx.stores.turns.get(cx.account, turn.id).await?;
     ensure!((found.state, found.events) == (TurnState::Running, 0));
     cx.stores.turns.append_events(cx.account, Some(&new), turn.id, 0, &events(0, 1), 1).await?;
-    let done = cx.stores.turns.end(cx.account, Some(&new), &end(&turn)).await?;
-    ensure!(done.stats == totals(1));
+    ensure!(cx.stores.turns.end(cx.account, Some(&new), &end(&turn)).await?.stats == totals(1));
     Ok(())
 }
 
