@@ -73,6 +73,11 @@ pub trait Driver: Send + Sync {
 
     fn command(&self, ask: &AgentAsk) -> Result<AgentCommand>;
 
+    /// Refuses what can never be asked of it, before anything is begun.
+    fn check_prompt(&self, _prompt: &str) -> Result<()> {
+        Ok(())
+    }
+
     /// A file or folder in the box that is there where the session can be continued.
     fn session_file(&self, session: &str) -> Option<SessionPlace>;
 

@@ -320,7 +320,7 @@ impl Hooks {
 
 /// Keys of metadata that only the service sets.
 pub(crate) fn is_own_key(key: &str) -> bool {
-    matches!(key, "ready" | "last_synced_at") || key.starts_with("total_")
+    matches!(key, "ready" | "last_synced_at" | "lives") || key.starts_with("total_")
 }
 
 /// What a command gets beyond its own timeout before it counts as stuck.

@@ -10,6 +10,7 @@ mod versions;
 
 pub use files::{ListFiles, ReadAsk, Source};
 pub use manage::EndSandbox;
+pub(crate) use owned::{gone, told};
 
 use crate::{
     Error, Result, Sandboxes,
@@ -24,13 +25,13 @@ use crate::{
 };
 use futures::FutureExt;
 use seawall_api::{
-    AccountId, ConversationId, SandboxId, TurnId,
+    AccountId, ConversationId, ErrorKind, SandboxId, TurnId,
     sandbox::{SandboxSpec, SandboxState, Timeouts},
 };
 use seawall_sync::engine::{Options, Silent, SyncReport};
 use serde_json::{Map, Value, json};
 use std::{
-    collections::HashMap,
+    collections::{HashMap, HashSet},
     fmt,
     sync::{Arc, Mutex, PoisonError, Weak},
 };
@@ -38,6 +39,8 @@ use tokio::sync::{Mutex as Line, OwnedMutexGuard};
 
 /// V6: the key of a row's metadata.
 const LAST_SYNCED: &str = "last_synced_at";
+/// How often it was made anew after its end.
+const LIVES: &str = "lives";
 /// Its cold start came to its end.
 const READY: &str = "ready";
 
@@ -94,6 +97,8 @@ pub struct SandboxService {
     timeouts: Timeouts,
     turns: Option<Arc<dyn Turns>>,
     lines: Lines,
+    /// Those that are just being ended: nobody is let in any more.
+    closing: Arc<Mutex<HashSet<SandboxId>>>,
 }
 
 /// Who makes a sandbox ready stands in its line; others wait.
@@ -124,6 +129,7 @@ impl SandboxService {
             timeouts: Timeouts::default(),
             turns: None,
             lines: Lines::default(),
+            closing: Arc::default(),
         }
     }
 
@@ -177,10 +183,21 @@ impl SandboxService {
         Ok(self.sandboxes.providers().get(&provider)?.capabilities().isolation)
     }
 
-    /// V2: it runs when this returns, with its files, and is this account's.
+    /// V2: it runs when this returns, with its files, and is this account's. What was ended is made anew.
     pub async fn ensure(&self, wanted: &Wanted) -> Result<Ready> {
+        let _line = self.in_line(wanted.sandbox).await;
+        self.ensure_in_line(wanted).await
+    }
+
+    /// As [`SandboxService::ensure`], but what was ended, perhaps just now, stays so.
+    async fn ensure_live(&self, wanted: &Wanted) -> Result<Ready> {
+        let _line = self.in_line(wanted.sandbox).await;
+        self.live_row(wanted.account, wanted.sandbox).await?;
+        self.ensure_in_line(wanted).await
+    }
+
+    async fn ensure_in_line(&self, wanted: &Wanted) -> Result<Ready> {
         let id = wanted.sandbox;
-        let _line = self.in_line(id).await;
         let Some(row) = self.rows.find(id).await? else {
             return self.make(wanted, None, Left::Nothing).await;
         };
@@ -238,8 +255,10 @@ impl SandboxService {
             spec,
             ..NewSandbox::default()
         };
-        if before.is_some() {
+        if let Some(before) = before {
+            let lives = before.metadata.get(LIVES).and_then(Value::as_u64).unwrap_or(0);
             self.note(wanted, READY, Value::Null).await;
+            self.note(wanted, LIVES, json!(lives + 1)).await;
         }
         // What was there before is not ours to delete.
         let kept = self.sandboxes.providers().get(&name)?.has_volume(wanted.sandbox).await?;
@@ -407,7 +426,12 @@ fn has_program(template: &Template, spec: &SandboxSpec) -> bool {
 
 /// V5.
 fn created(id: SandboxId, error: Error) -> Error {
-    coded("creation_failed", format!("sandbox {id} could not be made"), error)
+    let code = match error.kind() {
+        ErrorKind::Conflict | ErrorKind::AlreadyExists => "name_taken",
+        ErrorKind::Invalid | ErrorKind::LimitUnenforceable | ErrorKind::Unsupported => "invalid_config",
+        _ => "creation_failed",
+    };
+    coded(code, format!("sandbox {id} could not be made"), error)
 }
 
 fn rebuilt(id: SandboxId, error: Error) -> Error {

@@ -28,7 +28,7 @@ use crate::{
         gateway::Gateway,
         store::{BeginTurn, NewConversation, Stores},
     },
-    service::SandboxService,
+    service::{SandboxService, gone},
     templates::{DEFAULT, Template, Templates},
 };
 use jiff::Timestamp;
@@ -36,6 +36,7 @@ use seawall_api::{
     AccountId, ConversationId, ErrorKind, MessageId, SandboxId, TurnId,
     conversation::{Conversation, Message, Role, Turn},
     event::Event,
+    sandbox::SandboxState,
 };
 use std::{
     collections::{BTreeMap, HashMap},
@@ -231,6 +232,7 @@ impl Turns {
         let template = self.template(ask, known.as_ref())?;
         // What cannot be answered is not begun.
         self.check_template(&template)?;
+        template.driver()?.check_prompt(&ask.prompt)?;
         let sandbox = self.choose(account, ask, known.as_ref()).await?;
         let (conversation, is_new) = match known {
             Some(known) => (known, false),
@@ -375,6 +377,8 @@ impl Turns {
             Some(row) if row.account_id != account => {
                 Err(Error::not_found(format!("there is no sandbox {chosen}")))
             }
+            // What was ended for good is made anew for its own conversation alone.
+            Some(row) if row.state == SandboxState::Terminated && linked != Some(chosen) => Err(gone(chosen)),
             _ => Ok(chosen),
         }
     }

@@ -6,6 +6,8 @@
 
 #[path = "turns/agents.rs"]
 mod agents;
+#[path = "turns/ends.rs"]
+mod ends;
 #[path = "turns/files.rs"]
 mod files;
 #[path = "turns/reaper.rs"]

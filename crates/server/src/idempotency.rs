@@ -66,6 +66,15 @@ enum Answer {
     TooLarge,
     /// A secret, or a stream that nobody can follow again.
     NotKept,
+    /// The server was killed while it did the call.
+    Unknown,
+}
+
+/// What is kept of calls in the midst of which a server was killed.
+pub fn cut_off() -> Vec<u8> {
+    let stored = Stored { scope: None, answer: Answer::Unknown };
+    // Plain data: it is JSON.
+    serde_json::to_vec(&stored).unwrap_or_default()
 }
 
 /// What the layer needs.
@@ -230,6 +239,10 @@ impl Replays {
             Answer::TooLarge => {
                 let detail = "the call was done; its answer was too large to be kept for repeats";
                 return Err(ApiError::conflict("idempotency_too_large", detail));
+            }
+            Answer::Unknown => {
+                let detail = "the server was cut off while it did this call: look whether it was done; to do it again, use a new key";
+                return Err(ApiError::conflict("idempotency_unknown", detail));
             }
             Answer::NotKept => {
                 let detail =

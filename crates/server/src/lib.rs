@@ -32,6 +32,7 @@ mod sse;
 mod state;
 mod telemetry;
 
+pub use idempotency::cut_off;
 pub use openapi::openapi;
 pub use options::{Options, Tls};
 pub use telemetry::Telemetry;

@@ -48,7 +48,10 @@ pub async fn serve(app: &App, args: &ServeArgs) -> Result<i32> {
     let mut signals = Signals::listen()?;
     turns::account(app).await?;
     let listen = args.listen.unwrap_or(app.settings.server.listen);
+    let _alone = alone(app)?;
     let services = turns::services(app).await?;
+    // Nobody is at anything any more: this is the one server here.
+    services.stores.idempotency.close_all(&seawall_server::cut_off()).await?;
     prepare_keys(app, &services, listen).await?;
     let listener = TcpListener::bind(listen)
         .await
@@ -89,6 +92,22 @@ pub async fn serve(app: &App, args: &ServeArgs) -> Result<i32> {
     stop.cancel();
     let _ = rounds.await;
     Ok(0)
+}
+
+/// One server on a data folder. The lock goes with the process.
+fn alone(app: &App) -> Result<std::fs::File> {
+    use std::os::unix::fs::OpenOptionsExt;
+    let path = app.settings.data.join("serve.lock");
+    let mut options = std::fs::File::options();
+    let file = options.create(true).truncate(false).write(true).mode(0o600).open(&path)?;
+    match file.try_lock() {
+        Ok(()) => Ok(file),
+        Err(std::fs::TryLockError::WouldBlock) => bail!(
+            "another `seawall serve` runs on {}: stop it first, or choose another folder with --data",
+            app.settings.data.display()
+        ),
+        Err(std::fs::TryLockError::Error(error)) => Err(error).context("cannot lock the data folder"),
+    }
 }
 
 /// A descriptor for each connection, and some for each sandbox.

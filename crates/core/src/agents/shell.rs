@@ -33,6 +33,10 @@ impl Driver for Shell {
         "use an image that has /bin/sh"
     }
 
+    fn check_prompt(&self, prompt: &str) -> Result<()> {
+        check_argument("the prompt", prompt)
+    }
+
     fn command(&self, ask: &AgentAsk) -> Result<AgentCommand> {
         check_argument("the prompt", &ask.prompt)?;
         let mut args = vec!["/bin/sh".to_owned(), "-c".to_owned()];

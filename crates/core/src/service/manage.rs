@@ -19,7 +19,7 @@ use seawall_api::{
 };
 use seawall_sync::engine::SyncReport;
 use serde_json::{Map, Value};
-use std::time::Duration;
+use std::{sync::PoisonError, time::Duration};
 
 /// How long processes may take to end, where nothing is said.
 const GRACE: Duration = Duration::from_secs(5);
@@ -109,7 +109,7 @@ impl SandboxService {
         let id = row.id;
         if row.account_id != account {
             let message = format!("the id {id} cannot be used; leave it out, and one is made");
-            return Err(Error::new(ErrorKind::AlreadyExists, message).with_code("invalid_id"));
+            return Err(Error::invalid(message).with_code("invalid_id"));
         }
         if row.state == SandboxState::Terminated {
             return Err(gone(id));
@@ -123,7 +123,7 @@ impl SandboxService {
             return Err(Error::conflict(format!("sandbox {id} exists and is not as asked for")));
         }
         if ask.start {
-            self.ensure(&self.wanted_of(&row).await?).await?;
+            self.ensure_live(&self.wanted_of(&row).await?).await?;
         }
         self.get(account, id).await
     }
@@ -161,7 +161,7 @@ impl SandboxService {
 
     pub async fn start(&self, account: AccountId, id: SandboxId) -> Result<Sandbox> {
         let row = self.live_row(account, id).await?;
-        self.ensure(&self.wanted_of(&row).await?).await?;
+        self.ensure_live(&self.wanted_of(&row).await?).await?;
         // V1: it answers, and its workspace is there.
         let reached = self.sandboxes.guest(id).await?.stat(FileRef::new(WORKDIR), true).await;
         if let Err(error) = reached {
@@ -189,7 +189,16 @@ impl SandboxService {
 
     /// V2: for good. What was ended before stays so.
     pub async fn end(&self, account: AccountId, id: SandboxId, how: &EndSandbox) -> Result<Sandbox> {
-        let row = self.row(account, id).await?;
+        // One after the other, and not while somebody makes it ready.
+        let _line = self.in_line(id).await;
+        let row = match self.row(account, id).await {
+            Err(error) if error.kind() == ErrorKind::NotFound && !how.force => {
+                // A turn may be about to make it.
+                self.refuse_if_busy(id).await?;
+                return Err(error);
+            }
+            found => found?,
+        };
         if row.state == SandboxState::Terminated {
             return self.get(account, id).await;
         }
@@ -243,12 +252,13 @@ impl SandboxService {
         // First, so that what it writes is saved too.
         self.hooks.run(&wanted.context(), &moment, Some(log.boxed())).await?;
         let state = self.sandboxes.get(id).await?.state;
-        let mut synced = false;
+        // Until it is gone.
+        let (mut synced, mut closed) = (false, None);
         // What was never started has nothing to save.
         if how.sync
             && !matches!(state, SandboxState::Created | SandboxState::Creating | SandboxState::Stopping)
         {
-            match self.save(wanted, state).await {
+            match self.save_for_good(wanted, state, &mut closed).await {
                 Ok(report) => synced = report.is_some_and(|report| report.problems.is_empty()),
                 Err(error) if how.force => {
                     tracing::error!(sandbox = %id, error = %error.chain(), "terminated by force, with work that no bucket has");
@@ -262,6 +272,34 @@ impl SandboxService {
         // What is in the bucket need not be here; what is not, stays.
         let volumes = how.volumes.unwrap_or(if synced { Volumes::Delete } else { Volumes::Keep });
         self.sandboxes.remove(id, volumes).await
+    }
+
+    /// The second time nothing runs in it any more: what was written during the first is saved too. Only the first
+    /// may fail the end, since until then nothing was ended.
+    async fn save_for_good<'a>(
+        &'a self,
+        wanted: &Wanted,
+        state: SandboxState,
+        closed: &mut Option<Closing<'a>>,
+    ) -> Result<Option<SyncReport>> {
+        let first = self.save(wanted, state).await?;
+        let id = wanted.sandbox;
+        if first.as_ref().is_none_or(|report| !report.is_complete()) {
+            return Ok(first);
+        }
+        *closed = Some(Closing::new(self, id));
+        let again = async {
+            self.sandboxes.stop(id, GRACE).await?;
+            self.sandboxes.start(id).await?;
+            self.push(wanted).await
+        };
+        match again.await {
+            Ok(report) => Ok(report),
+            Err(error) => {
+                tracing::error!(sandbox = %id, error = %error.chain(), "its last changes are not in the bucket; its volume is kept");
+                Ok(None)
+            }
+        }
     }
 
     async fn save(&self, wanted: &Wanted, state: SandboxState) -> Result<Option<SyncReport>> {
@@ -290,7 +328,15 @@ impl SandboxService {
     }
 
     pub async fn exec(&self, account: AccountId, id: SandboxId, request: ExecRequest) -> Result<ExecOutput> {
-        crate::exec::run(&self.guest(account, id).await?, request).await
+        let done = crate::exec::run(&self.guest(account, id).await?, request).await;
+        match done {
+            // It may have been ended under the command's feet.
+            Err(error) => match self.row(account, id).await {
+                Ok(row) if row.state == SandboxState::Terminated => Err(gone(id).with_source(error)),
+                _ => Err(error),
+            },
+            done => done,
+        }
     }
 
     pub async fn metrics(&self, account: AccountId, id: SandboxId) -> Result<SandboxMetrics> {
@@ -317,6 +363,22 @@ impl SandboxService {
             capabilities: serde_json::to_value(provider.capabilities()).unwrap_or_default(),
         };
         providers.all().map(told).collect()
+    }
+}
+
+/// Nobody is let into a sandbox while this lives.
+struct Closing<'a>(&'a SandboxService, SandboxId);
+
+impl<'a> Closing<'a> {
+    fn new(service: &'a SandboxService, id: SandboxId) -> Closing<'a> {
+        service.closing.lock().unwrap_or_else(PoisonError::into_inner).insert(id);
+        Closing(service, id)
+    }
+}
+
+impl Drop for Closing<'_> {
+    fn drop(&mut self) {
+        self.0.closing.lock().unwrap_or_else(PoisonError::into_inner).remove(&self.1);
     }
 }
 

@@ -12,7 +12,8 @@ use seawall_api::{
     sandbox::{Sandbox, SandboxInfo, SandboxState},
 };
 use seawall_wire::{Duplex, Guest};
-use std::sync::Arc;
+use serde_json::Value;
+use std::sync::{Arc, PoisonError};
 
 impl SandboxService {
     /// Another account's is not there (C7).
@@ -59,16 +60,21 @@ impl SandboxService {
         match self.guest_if_running(account, id).await {
             Ok(guest) => return Ok(guest),
             Err(error) if matches!(error.kind(), ErrorKind::Gone | ErrorKind::NotFound) => return Err(error),
+            Err(error) if error.code() == "ending" => return Err(error),
             Err(_) => {}
         }
         let row = self.live_row(account, id).await?;
-        self.ensure(&self.wanted_of(&row).await?).await?;
+        self.ensure_live(&self.wanted_of(&row).await?).await?;
         self.sandboxes.guest(id).await
     }
 
     /// P7: what does not run is not revived.
     pub async fn guest_if_running(&self, account: AccountId, id: SandboxId) -> Result<Guest> {
         let row = self.live_row(account, id).await?;
+        if self.closing.lock().unwrap_or_else(PoisonError::into_inner).contains(&id) {
+            let message = format!("sandbox {id} is just being ended");
+            return Err(Error::unavailable(message).with_code("ending"));
+        }
         let half_made = row.template.is_some() && !row.metadata.contains_key(super::READY);
         match self.sandboxes.guest(id).await {
             Ok(_) if half_made => Err(waking(id)),
@@ -105,14 +111,39 @@ impl SandboxService {
         })
     }
 
-    pub(super) fn seen(&self, row: SandboxRow, info: SandboxInfo) -> Sandbox {
+    /// P7: what tokens of its ports are for: this life of a sandbox, and none after its end.
+    pub async fn this_life(&self, account: AccountId, id: SandboxId) -> Result<SandboxId> {
+        let lives =
+            self.row(account, id).await?.metadata.get(super::LIVES).and_then(Value::as_u64).unwrap_or(0);
+        let marked = uuid_with(id, lives);
+        Ok(marked.unwrap_or(id))
+    }
+
+    pub(super) fn seen(&self, mut row: SandboxRow, info: SandboxInfo) -> Sandbox {
+        // How far it is with making itself ready is nobody else's business.
+        row.metadata.remove(super::READY);
+        row.metadata.remove(super::LIVES);
         Sandbox {
             info,
             template: row.template,
-            unsynced: row.unsynced,
+            unsynced: row.unsynced.map(|why| told(row.account_id, why)),
             metadata: row.metadata,
             last_used_at: row.last_used_at,
         }
+    }
+}
+
+/// Another id for each life. The first has its own.
+fn uuid_with(id: SandboxId, lives: u64) -> Option<SandboxId> {
+    let number = id.as_uuid().as_u128() ^ u128::from(lives);
+    format!("{number:032x}").parse().ok()
+}
+
+/// Why files are not in the bucket. Where that bucket is, is the operator's to know.
+pub(crate) fn told(account: AccountId, why: String) -> String {
+    match account {
+        AccountId::LOCAL => why,
+        _ => "the bucket does not take them now; they stay in the sandbox, and are pushed later".to_owned(),
     }
 }
 
@@ -120,7 +151,7 @@ fn waking(id: SandboxId) -> Error {
     Error::unavailable(format!("sandbox {id} is being made ready; try again in a moment")).with_code("waking")
 }
 
-pub(super) fn gone(id: SandboxId) -> Error {
+pub(crate) fn gone(id: SandboxId) -> Error {
     let message = format!("sandbox {id} was ended for good; only a turn of its conversation makes it anew");
     Error::new(ErrorKind::Gone, message)
 }

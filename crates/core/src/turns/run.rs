@@ -5,7 +5,7 @@ use crate::{
     Error, Result,
     hooks::Moment,
     ports::store::{EndTurn, Fence, Lease},
-    service::Wanted,
+    service::{Wanted, told},
     templates::Template,
 };
 use futures::FutureExt;
@@ -390,7 +390,9 @@ impl Runner {
         let pushed = pushed.lock().unwrap_or_else(PoisonError::into_inner).take();
         let event = match pushed {
             Some(Ok(Some(report))) => pushed_event(&report),
-            Some(Err(error)) => Some(Event::WorkspaceUnsynced { error: error.chain() }),
+            Some(Err(error)) => {
+                Some(Event::WorkspaceUnsynced { error: told(self.wanted.account, error.chain()) })
+            }
             _ => None,
         };
         match event {

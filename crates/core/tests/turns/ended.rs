@@ -185,7 +185,7 @@ async fn v6_hooks_change_metadata_but_not_the_services_own() {
     assert_eq!((done.turn.state, done.error()), (TurnState::Completed, ""));
     let mut metadata = get(&world, done.sandbox()).await.metadata;
     metadata.retain(|key, _| !key.starts_with("total_"));
-    assert_eq!(metadata, object(json!({"ready": true, "a": 1, "d": 4})));
+    assert_eq!(metadata, object(json!({"a": 1, "d": 4})));
     // The one that was refused is told of.
     let runs = world.hook_runs(done.sandbox()).await;
     let errors: Vec<_> = runs.iter().filter_map(|run| run.outcome.as_ref()?.error.as_ref()).collect();

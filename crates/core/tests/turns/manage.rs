@@ -200,7 +200,7 @@ async fn v5_what_cannot_be_made_leaves_nothing() {
     let limits = Limits { memory_mb: Some(64), ..Limits::default() };
     let ask = CreateSandbox { id: Some(id), limits, ..new() };
     let refused = error(world.service.create(ME, &ask).await);
-    assert_eq!((refused.kind(), refused.code()), (ErrorKind::LimitUnenforceable, "creation_failed"));
+    assert_eq!((refused.kind(), refused.code()), (ErrorKind::LimitUnenforceable, "invalid_config"));
     assert!(refused.chain().contains("memory_mb"), "{}", refused.chain());
     assert_never_was(&world, id).await;
     world.faults.fail(Op::Create, 1, ErrorKind::Unavailable);
@@ -396,7 +396,7 @@ async fn c7_of_another_account_nothing_can_be_done() {
     }
     // An id is taken once, by whomever; what it is, only its owner is told.
     let refused = error(service.create(other, &CreateSandbox { id: Some(id), ..named("web") }).await);
-    assert_eq!((refused.kind(), refused.code()), (ErrorKind::AlreadyExists, "invalid_id"));
+    assert_eq!((refused.kind(), refused.code()), (ErrorKind::Invalid, "invalid_id"));
     let theirs = service.list(other, &SandboxFilter::default(), &Page::first(10)).await.unwrap();
     assert!(theirs.items.is_empty());
     // Names are an account's own.

@@ -207,12 +207,12 @@ async fn h2_a_failed_cold_start_leaves_alone_the_files_that_were_there_before() 
     let id = wanted.sandbox;
     world.service.ensure(&wanted).await.unwrap();
     world.sh(id, "echo weeks > work").await;
-    world.service.terminate(&wanted, false, false).await.unwrap();
+    world.sandboxes.purge(id, Volumes::Keep).await.unwrap();
     let asked = TurnAsk { sandbox: Choice::This(id), ..by("cold", ask("echo hi")) };
     let failed = world.run(asked).await;
     assert_eq!(failed.turn.state, TurnState::Failed, "{failed:?}");
     assert!(failed.turn.error.as_deref().unwrap().contains("no room"), "{failed:?}");
-    assert!(world.is_terminated(id).await);
+    assert!(world.row(id).await.is_none());
     world.service.ensure(&wanted).await.unwrap();
     assert_eq!(world.sh(id, "cat work").await, "weeks\n");
     world.end().await;

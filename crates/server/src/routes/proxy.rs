@@ -29,7 +29,9 @@ use seawall_api::{
     AccountId, SandboxId,
     account::KeyScope,
     http::{CreatePortToken, PortToken, Problem},
+    sandbox::SandboxState,
 };
+use seawall_core::keys::Keys;
 use serde::Deserialize;
 use std::time::Duration;
 use utoipa_axum::{
@@ -95,10 +97,14 @@ async fn create_token(
         return Err(ApiError::invalid("invalid_lifetime", detail));
     }
     let services = state.services();
-    // It must be theirs.
-    services.sandboxes.get(who.account, id).await?;
+    // It must be theirs, and not over.
+    if services.sandboxes.get(who.account, id).await?.info.state == SandboxState::Terminated {
+        let detail = format!("sandbox {id} was ended for good");
+        return Err(ApiError::new(StatusCode::GONE, "gone", detail));
+    }
+    let life = services.sandboxes.this_life(who.account, id).await?;
     let expires_at = services.clock.now() + Duration::from_secs(seconds);
-    let token = services.keys.port_token(who.account, id, port, expires_at);
+    let token = services.keys.port_token(who.account, life, port, expires_at);
     let base = base(&state, &headers);
     let url = format!("{base}/sandboxes/{id}/ports/{port}/?{TOKEN}={}", escaped(&token));
     tracing::info!(account = %who.account, sandbox = %id, port, seconds, "port token made");
@@ -136,7 +142,7 @@ async fn proxy(
 ) -> ApiResult<Response> {
     let Target { id, port } = target.check()?;
     let given = Given::find(&request, port);
-    let account = authorized(&state, &caller, target, &given)?;
+    let account = authorized(&state, &caller, target, &given).await?;
     let options = state.options();
     let (prefix, _) = split(request.uri().path());
     let about = About {
@@ -155,8 +161,10 @@ async fn proxy(
         let detail = format!("port {port} of sandbox {id} hung up, or speaks no HTTP ({error})");
         ApiError::new(StatusCode::BAD_GATEWAY, "port_broken", detail)
     })?;
-    let is_good = |token: &String| state.services().keys.check_port_token(token, id, port).is_ok();
-    let token = given.in_query.filter(is_good);
+    let token = match given.in_query {
+        Some(token) => check_token(&state, &token, id, port).await.is_ok().then_some(token),
+        None => None,
+    };
     if let Some(cookie) = token.and_then(|token| headers::port_cookie(&about, &token)) {
         response.headers_mut().append(SET_COOKIE, cookie);
     }
@@ -215,7 +223,12 @@ impl Given {
 }
 
 /// Whose sandbox it is, for who has a key or a token that is good for it.
-fn authorized(state: &AppState, caller: &Caller, target: Target, given: &Given) -> ApiResult<AccountId> {
+async fn authorized(
+    state: &AppState,
+    caller: &Caller,
+    target: Target,
+    given: &Given,
+) -> ApiResult<AccountId> {
     let keyed = caller.need(KeyScope::Run);
     let Some(token) = given.in_query.as_ref().or(given.elsewhere.as_ref()) else {
         return Ok(keyed?.account);
@@ -223,7 +236,17 @@ fn authorized(state: &AppState, caller: &Caller, target: Target, given: &Given) 
     if let Ok(identity) = keyed {
         return Ok(identity.account);
     }
-    Ok(state.services().keys.check_port_token(token, target.id, target.port)?)
+    check_token(state, token, target.id, target.port).await
+}
+
+/// A token is for one life of a sandbox.
+async fn check_token(state: &AppState, token: &str, id: SandboxId, port: u16) -> ApiResult<AccountId> {
+    let services = state.services();
+    let life = match Keys::account_of(token) {
+        Some(account) => services.sandboxes.this_life(account, id).await.unwrap_or(id),
+        None => id,
+    };
+    Ok(services.keys.check_port_token(token, life, port)?)
 }
 
 fn is_https(state: &AppState, headers: &HeaderMap) -> bool {

@@ -27,6 +27,7 @@ statement! {
     FINISH: ["UPDATE idempotency_keys SET answer = $4 WHERE account_id = $1 AND name = $2 AND receipt = $3 AND answer IS NULL"];
     FINISHED: ["SELECT answer FROM idempotency_keys WHERE account_id = $1 AND name = $2 AND receipt = $3"];
     ABANDON: ["DELETE FROM idempotency_keys WHERE account_id = $1 AND name = $2 AND receipt = $3 AND answer IS NULL"];
+    CLOSE_ALL: ["UPDATE idempotency_keys SET answer = $1 WHERE answer IS NULL"];
     EXPIRE: ["DELETE FROM idempotency_keys WHERE (account_id, name) IN (SELECT account_id, name FROM idempotency_keys
         WHERE keep_until <= (SELECT ", NOW, ") ORDER BY keep_until LIMIT $1) AND keep_until <= ", NOW];
 }
@@ -98,6 +99,10 @@ impl Idempotency for SqlStore {
 
     async fn abandon(&self, account: AccountId, key: &str, receipt: u64) -> Result<()> {
         self.db.run(ABANDON, vec![id(account), Value::from(key), Value::from(receipt)]).await.map(drop)
+    }
+
+    async fn close_all(&self, answer: &[u8]) -> Result<u64> {
+        self.db.run(CLOSE_ALL, values![answer]).await
     }
 
     async fn expire(&self, limit: u32) -> Result<u64> {

@@ -36,6 +36,10 @@ pub trait Idempotency: Send + Sync {
     /// Nothing was done: the key is free again.
     async fn abandon(&self, account: AccountId, key: &str, receipt: u64) -> Result<()>;
 
+    /// Whoever was at anything is dead: all that was begun and not finished gets this answer. For a server's start; how
+    /// many that were.
+    async fn close_all(&self, answer: &[u8]) -> Result<u64>;
+
     /// Forgets what is kept no longer, of all accounts; how many that were.
     async fn expire(&self, limit: u32) -> Result<u64>;
 }

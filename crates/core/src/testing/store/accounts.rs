@@ -183,6 +183,14 @@ impl Idempotency for MemoryStore {
         Ok(())
     }
 
+    async fn close_all(&self, answer: &[u8]) -> Result<u64> {
+        let mut state = self.state();
+        let open: Vec<_> = state.keys_in_use.values_mut().filter(|there| there.answer.is_none()).collect();
+        let count = open.len() as u64;
+        open.into_iter().for_each(|there| there.answer = Some(answer.to_vec().into()));
+        Ok(count)
+    }
+
     async fn expire(&self, limit: u32) -> Result<u64> {
         let (now, mut state) = (self.now(), self.state());
         let old: Vec<_> = state
