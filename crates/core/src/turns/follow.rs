@@ -35,15 +35,17 @@ impl Turns {
     pub async fn follow(&self, account: AccountId, turn: TurnId, from: u64) -> Result<Followed> {
         // It must be theirs.
         self.inner.stores.turns.get(account, turn).await?;
-        Ok(Followed {
-            turns: self.clone(),
-            account,
-            turn,
-            next: from,
-            ready: VecDeque::new(),
-            over: false,
-            pause: ELSEWHERE,
-        })
+        Ok(self.followed(account, turn, from))
+    }
+
+    /// As [`Turns::follow`], from the first on, of a turn that the caller has just begun.
+    pub fn follow_begun(&self, account: AccountId, turn: TurnId) -> Followed {
+        self.followed(account, turn, 0)
+    }
+
+    fn followed(&self, account: AccountId, turn: TurnId, from: u64) -> Followed {
+        let (ready, over, pause) = (VecDeque::new(), false, ELSEWHERE);
+        Followed { turns: self.clone(), account, turn, next: from, ready, over, pause }
     }
 
     /// The last event of a turn that has ended, made from its rows: it is there also where a crash came in between.

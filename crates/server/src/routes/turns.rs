@@ -92,7 +92,7 @@ async fn prompt(
     let turn = start(&state, who.account, ask).await?;
     match query.stream {
         Some(false) => Ok(accepted(turn)),
-        Some(true) | None => streamed(&state, who.account, &turn).await,
+        Some(true) | None => Ok(streamed(&state, who.account, &turn)),
     }
 }
 
@@ -152,7 +152,7 @@ async fn claude(
         wait: Duration::ZERO,
     };
     let turn = start(&state, who.account, ask).await?;
-    let mut response = streamed(&state, who.account, &turn).await?;
+    let mut response = streamed(&state, who.account, &turn);
     response.headers_mut().insert(DEPRECATION, HeaderValue::from_static("true"));
     Ok(response)
 }
@@ -321,11 +321,11 @@ async fn start(state: &AppState, account: AccountId, ask: TurnAsk) -> ApiResult<
 }
 
 /// The events from the first on. The same request again follows the same turn.
-async fn streamed(state: &AppState, account: AccountId, turn: &Turn) -> ApiResult<Response> {
-    let followed = state.services().turns.follow(account, turn.id, 0).await?;
+fn streamed(state: &AppState, account: AccountId, turn: &Turn) -> Response {
+    let followed = state.services().turns.follow_begun(account, turn.id);
     let mut response = sse::follow(state, followed);
     response.extensions_mut().insert(ReplayAs(format!("{}/events", place(turn))));
-    Ok(response)
+    response
 }
 
 fn accepted(turn: Turn) -> Response {
