@@ -7,3 +7,5 @@ DROP INDEX sandboxes_of_node;
 CREATE INDEX sandboxes_of_node ON sandboxes (node, created_at, id) WHERE state <> 'terminated';
 -- Somebody wants the end of a turn, wherever it runs.
 ALTER TABLE turns ADD COLUMN cancel_at BIGINT;
+-- Calls that a server was killed in the midst of.
+CREATE INDEX idempotency_keys_open ON idempotency_keys (busy_until) WHERE answer IS NULL;

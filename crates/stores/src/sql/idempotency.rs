@@ -27,7 +27,7 @@ statement! {
     FINISH: ["UPDATE idempotency_keys SET answer = $4 WHERE account_id = $1 AND name = $2 AND receipt = $3 AND answer IS NULL"];
     FINISHED: ["SELECT answer FROM idempotency_keys WHERE account_id = $1 AND name = $2 AND receipt = $3"];
     ABANDON: ["DELETE FROM idempotency_keys WHERE account_id = $1 AND name = $2 AND receipt = $3 AND answer IS NULL"];
-    CLOSE_ALL: ["UPDATE idempotency_keys SET answer = $1 WHERE answer IS NULL"];
+    CLOSE_ALL: ["UPDATE idempotency_keys SET answer = $1 WHERE answer IS NULL AND busy_until > 0"];
     EXPIRE: ["DELETE FROM idempotency_keys WHERE (account_id, name) IN (SELECT account_id, name FROM idempotency_keys
         WHERE keep_until <= (SELECT ", NOW, ") ORDER BY keep_until LIMIT $1) AND keep_until <= ", NOW];
 }

@@ -34,7 +34,7 @@ const SOURCES: [&str; 10] = [
 ];
 
 /// Methods of the server itself, and why they need no owner.
-const SERVERS: [(&str, &str); 25] = [
+const SERVERS: [(&str, &str); 26] = [
     ("Accounts::create", "makes the owner"),
     ("Accounts::get", "the account is the row"),
     ("Accounts::list", "for operators, by the scope of their key"),
@@ -48,6 +48,7 @@ const SERVERS: [(&str, &str); 25] = [
     ("SandboxRows::of_node", "the sweep of a machine is about everybody's boxes"),
     ("Sessions::open", "the session names its owner"),
     ("Sessions::expired", "the reaper is about everybody's sessions"),
+    ("Idempotency::close_all", "at a server's start nobody is at anything, whoever's it is"),
     ("Idempotency::expire", "what is old goes, whoever's it is"),
     ("Outbox::add", "tasks name their owner"),
     ("Outbox::take", "one worker delivers for everybody"),
