@@ -4,16 +4,13 @@
 #![allow(clippy::unwrap_used)] // Helpers beside the tests are tests too.
 
 #[path = "http/client.rs"]
-#[allow(dead_code)] // Other tests use more of it.
 mod client;
 #[path = "http/http.rs"]
-#[allow(dead_code)]
 mod http;
 #[path = "http/served.rs"]
-#[allow(dead_code)]
 mod served;
 #[path = "cli/world.rs"]
-#[allow(dead_code)]
+#[allow(dead_code)] // Other tests use more of it.
 mod world;
 
 #[path = "http/agents.rs"]

@@ -13,6 +13,7 @@ pub mod keys;
 pub mod lifecycle;
 pub mod ports;
 pub mod providers;
+pub mod queues;
 pub mod reaper;
 pub mod rows;
 pub mod sandboxes;

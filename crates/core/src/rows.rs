@@ -9,15 +9,11 @@ use crate::{
         Claim, Claims, Durable, Record, Records,
         store::{MAX_PAGE, Page, SandboxRow, SandboxRows},
     },
+    queues::Queues,
 };
 use async_trait::async_trait;
 use seawall_api::{ErrorKind, SandboxId};
-use std::{
-    collections::HashMap,
-    fmt,
-    sync::{Arc, Mutex, PoisonError, Weak},
-};
-use tokio::sync::{Mutex as Turn, OwnedMutexGuard};
+use std::{fmt, sync::Arc};
 
 /// How often a change is tried that others cross.
 const TRIES: u32 = 20;
@@ -28,7 +24,7 @@ pub struct RowRecords {
     claims: Arc<dyn Claims>,
     /// The machine, or data folder, whose boxes these are.
     node: Option<String>,
-    lines: Arc<Mutex<HashMap<SandboxId, Weak<Turn<()>>>>>,
+    queues: Queues,
 }
 
 impl fmt::Debug for RowRecords {
@@ -39,25 +35,7 @@ impl fmt::Debug for RowRecords {
 
 impl RowRecords {
     pub fn new(rows: Arc<dyn SandboxRows>, claims: Arc<dyn Claims>, node: Option<String>) -> RowRecords {
-        RowRecords { rows, claims, node, lines: Arc::default() }
-    }
-
-    /// Waits for what was begun on a sandbox. While it is held, others wait.
-    async fn in_order(&self, id: SandboxId) -> OwnedMutexGuard<()> {
-        let line = {
-            let mut lines = self.lines.lock().unwrap_or_else(PoisonError::into_inner);
-            match lines.get(&id).and_then(Weak::upgrade) {
-                Some(line) => line,
-                None => {
-                    // Those that nobody stands in are forgotten here, so that there are never many.
-                    lines.retain(|_, line| line.strong_count() > 0);
-                    let line = Arc::new(Turn::new(()));
-                    lines.insert(id, Arc::downgrade(&line));
-                    line
-                }
-            }
-        };
-        line.lock_owned().await
+        RowRecords { rows, claims, node, queues: Queues::default() }
     }
 
     fn row(&self, record: &Record) -> SandboxRow {
@@ -128,25 +106,25 @@ fn record(row: SandboxRow) -> Record {
 #[async_trait]
 impl Records for RowRecords {
     async fn insert(&self, record: &Record) -> Result<()> {
-        let _turn = self.in_order(record.id).await;
+        let _turn = self.queues.wait(record.id).await;
         self.rows.insert(&self.row(record)).await.map(drop)
     }
 
     async fn insert_soon(&self, record: &Record) -> Result<Durable> {
-        let _turn = self.in_order(record.id).await;
+        let _turn = self.queues.wait(record.id).await;
         self.rows.insert_soon(&self.row(record)).await?;
         let (rows, id) = (self.rows.clone(), record.id);
         Ok(Box::pin(async move { rows.settle(id).await }))
     }
 
     async fn update(&self, record: &Record) -> Result<()> {
-        let _turn = self.in_order(record.id).await;
+        let _turn = self.queues.wait(record.id).await;
         self.replace(record).await
     }
 
     /// Nobody waits for it: the box tells the same.
     async fn note(&self, record: &Record) -> Result<()> {
-        let turn = self.in_order(record.id).await;
+        let turn = self.queues.wait(record.id).await;
         let (records, record) = (self.clone(), record.clone());
         tokio::spawn(async move {
             let _turn = turn;
@@ -158,17 +136,13 @@ impl Records for RowRecords {
     }
 
     async fn flush(&self) {
-        let lines: Vec<SandboxId> = {
-            let lines = self.lines.lock().unwrap_or_else(PoisonError::into_inner);
-            lines.iter().filter(|(_, line)| line.strong_count() > 0).map(|(id, _)| *id).collect()
-        };
-        for id in lines {
-            drop(self.in_order(id).await);
+        for id in self.queues.occupied() {
+            drop(self.queues.wait(id).await);
         }
     }
 
     async fn get(&self, id: SandboxId) -> Result<Option<Record>> {
-        let _turn = self.in_order(id).await;
+        let _turn = self.queues.wait(id).await;
         Ok(self.rows.find(id).await?.map(record))
     }
 
@@ -185,7 +159,7 @@ impl Records for RowRecords {
     }
 
     async fn remove(&self, id: SandboxId) -> Result<()> {
-        let _turn = self.in_order(id).await;
+        let _turn = self.queues.wait(id).await;
         match self.rows.find(id).await? {
             Some(row) => self.rows.remove(row.account_id, id).await,
             None => Ok(()),

@@ -19,6 +19,7 @@ use crate::{
         Clock, Volumes,
         store::{Conversations, SandboxRow, SandboxRows, Turns},
     },
+    queues::Queues,
     sandboxes::{Left, NewSandbox},
     templates::{PROGRAM_DIR, Template, Templates},
     workspaces::{Names, Restore, Staleness, WorkspaceMaker, Workspaces, staleness},
@@ -31,11 +32,10 @@ use seawall_api::{
 use seawall_sync::engine::{Options, Silent, SyncReport};
 use serde_json::{Map, Value, json};
 use std::{
-    collections::{HashMap, HashSet},
+    collections::HashSet,
     fmt,
-    sync::{Arc, Mutex, PoisonError, Weak},
+    sync::{Arc, Mutex, PoisonError},
 };
-use tokio::sync::{Mutex as Line, OwnedMutexGuard};
 
 /// V6: the key of a row's metadata.
 const LAST_SYNCED: &str = "last_synced_at";
@@ -96,13 +96,11 @@ pub struct SandboxService {
     /// T5: of what says nothing itself.
     timeouts: Timeouts,
     turns: Option<Arc<dyn Turns>>,
-    lines: Lines,
+    /// Who makes a sandbox ready, or ends it, stands in its queue; others wait.
+    queues: Queues,
     /// Those that are just being ended: nobody is let in any more.
     closing: Arc<Mutex<HashSet<SandboxId>>>,
 }
-
-/// Who makes a sandbox ready stands in its line; others wait.
-type Lines = Arc<Mutex<HashMap<SandboxId, Weak<Line<()>>>>>;
 
 impl fmt::Debug for SandboxService {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -128,7 +126,7 @@ impl SandboxService {
             conversations: None,
             timeouts: Timeouts::default(),
             turns: None,
-            lines: Lines::default(),
+            queues: Queues::default(),
             closing: Arc::default(),
         }
     }
@@ -137,23 +135,6 @@ impl SandboxService {
     pub fn with_turns(mut self, turns: Arc<dyn Turns>) -> SandboxService {
         self.turns = Some(turns);
         self
-    }
-
-    async fn in_line(&self, id: SandboxId) -> OwnedMutexGuard<()> {
-        let line = {
-            let mut lines = self.lines.lock().unwrap_or_else(PoisonError::into_inner);
-            match lines.get(&id).and_then(Weak::upgrade) {
-                Some(line) => line,
-                None => {
-                    // Those that nobody stands in are forgotten here, so that there are never many.
-                    lines.retain(|_, line| line.strong_count() > 0);
-                    let line = Arc::new(Line::new(()));
-                    lines.insert(id, Arc::downgrade(&line));
-                    line
-                }
-            }
-        };
-        line.lock_owned().await
     }
 
     /// What sandboxes may be made from, and whose they may be.
@@ -185,18 +166,18 @@ impl SandboxService {
 
     /// V2: it runs when this returns, with its files, and is this account's. What was ended is made anew.
     pub async fn ensure(&self, wanted: &Wanted) -> Result<Ready> {
-        let _line = self.in_line(wanted.sandbox).await;
-        self.ensure_in_line(wanted).await
+        let _alone = self.queues.wait(wanted.sandbox).await;
+        self.ensure_alone(wanted).await
     }
 
     /// As [`SandboxService::ensure`], but what was ended, perhaps just now, stays so.
     async fn ensure_live(&self, wanted: &Wanted) -> Result<Ready> {
-        let _line = self.in_line(wanted.sandbox).await;
+        let _alone = self.queues.wait(wanted.sandbox).await;
         self.live_row(wanted.account, wanted.sandbox).await?;
-        self.ensure_in_line(wanted).await
+        self.ensure_alone(wanted).await
     }
 
-    async fn ensure_in_line(&self, wanted: &Wanted) -> Result<Ready> {
+    async fn ensure_alone(&self, wanted: &Wanted) -> Result<Ready> {
         let id = wanted.sandbox;
         let Some(row) = self.rows.find(id).await? else {
             return self.make(wanted, None, Left::Nothing).await;

@@ -3,11 +3,13 @@
 mod clock;
 mod cut;
 mod faulty;
+mod host;
 mod records;
 mod store;
 
 pub use clock::ManualClock;
 pub use faulty::{Faults, FaultyProvider, Op};
+pub use host::{MemoryClaims, OneBucket, TokioClock};
 pub use records::MemoryRecords;
 pub use store::MemoryStore;
 

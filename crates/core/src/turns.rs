@@ -41,6 +41,7 @@ use seawall_api::{
 use std::{
     collections::{BTreeMap, HashMap},
     fmt,
+    ops::Deref,
     sync::{
         Arc, Mutex, PoisonError,
         atomic::{AtomicBool, Ordering},
@@ -104,23 +105,16 @@ pub struct Turns {
 }
 
 pub(crate) struct Inner {
-    pub stores: Stores,
-    pub service: SandboxService,
-    pub hooks: Hooks,
-    pub templates: Arc<Templates>,
-    /// C1: the template of an agent id.
-    pub agents: BTreeMap<String, String>,
-    pub gateway: Option<Arc<dyn Gateway>>,
-    pub courier: Courier,
-    pub claims: Arc<dyn Claims>,
-    pub clock: Arc<dyn Clock>,
-    /// Who holds leases here: the machine, whose processes have the claims between them.
-    pub node: String,
-    /// When this machine was started: of what was not on its disk then, nothing is known.
-    pub booted_at: Option<Timestamp>,
-    /// The server's environment, for tokens that templates name.
-    pub secrets: Secrets,
+    parts: TurnParts,
     live: Mutex<HashMap<TurnId, Live>>,
+}
+
+impl Deref for Inner {
+    type Target = TurnParts;
+
+    fn deref(&self) -> &TurnParts {
+        &self.parts
+    }
 }
 
 /// A turn that this process runs.
@@ -139,13 +133,17 @@ pub struct TurnParts {
     pub service: SandboxService,
     pub hooks: Hooks,
     pub templates: Arc<Templates>,
+    /// C1: the template of an agent id.
     pub agents: BTreeMap<String, String>,
     pub gateway: Option<Arc<dyn Gateway>>,
     pub courier: Courier,
     pub claims: Arc<dyn Claims>,
     pub clock: Arc<dyn Clock>,
+    /// Who holds leases here: the machine, whose processes have the claims between them.
     pub node: String,
+    /// When this machine was started: of what was not on its disk then, nothing is known.
     pub booted_at: Option<Timestamp>,
+    /// The server's environment, for tokens that templates name.
     pub secrets: Secrets,
 }
 
@@ -163,21 +161,7 @@ impl fmt::Debug for Turns {
 
 impl Turns {
     pub fn new(parts: TurnParts) -> Turns {
-        let inner = Inner {
-            stores: parts.stores,
-            service: parts.service,
-            hooks: parts.hooks,
-            templates: parts.templates,
-            agents: parts.agents,
-            gateway: parts.gateway,
-            courier: parts.courier,
-            claims: parts.claims,
-            clock: parts.clock,
-            node: parts.node,
-            booted_at: parts.booted_at,
-            secrets: parts.secrets,
-            live: Mutex::default(),
-        };
+        let inner = Inner { parts, live: Mutex::default() };
         Turns { inner: Arc::new(inner) }
     }
 

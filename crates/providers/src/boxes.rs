@@ -205,12 +205,6 @@ pub fn keeps_names(file: &File) -> bool {
     rustix::fs::fstatfs(file).is_ok_and(|found| matches!(found.f_type, EXT4 | XFS))
 }
 
-/// Whether a file that was moved over another without being synced is the old one or the new one after a loss of
-/// power, and never empty.
-pub fn keeps_bodies(file: &File) -> bool {
-    rustix::fs::fstatfs(file).is_ok_and(|found| found.f_type == EXT4)
-}
-
 const EXT4: i64 = 0xEF53;
 const XFS: i64 = 0x5846_5342;
 

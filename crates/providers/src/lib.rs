@@ -14,7 +14,7 @@ mod volumes;
 mod watch;
 
 use boxes::io_error;
-pub use boxes::{keeps_bodies, keeps_names};
+pub use boxes::keeps_names;
 use seawall_core::{Error, Result};
 use std::{
     fs,

@@ -15,7 +15,24 @@ use axum::{
 use futures::FutureExt;
 use seawall_api::{ErrorKind, http::Problem};
 use seawall_core::Error;
-use std::{any::Any, panic::AssertUnwindSafe};
+use std::{any::Any, collections::BTreeMap, panic::AssertUnwindSafe};
+use utoipa::{
+    IntoResponses,
+    openapi::{self, RefOr},
+};
+
+/// What every operation may answer instead: for the document.
+#[derive(Debug, Clone, Copy)]
+pub struct Problems;
+
+impl IntoResponses for Problems {
+    fn responses() -> BTreeMap<String, RefOr<openapi::Response>> {
+        let content =
+            openapi::ContentBuilder::new().schema(Some(openapi::Ref::from_schema_name("Problem"))).build();
+        let response = openapi::ResponseBuilder::new().content("application/problem+json", content).build();
+        ["4XX", "5XX"].map(|status| (status.to_owned(), response.clone().into())).into()
+    }
+}
 
 pub type ApiResult<T> = Result<T, ApiError>;
 

@@ -42,9 +42,9 @@ impl SandboxService {
     /// V1, and H2: cold start runs also for a sandbox without a conversation.
     pub async fn create(&self, account: AccountId, ask: &CreateSandbox) -> Result<Sandbox> {
         let id = ask.id.unwrap_or_else(SandboxId::generate);
-        let line = self.in_line(id).await;
+        let alone = self.queues.wait(id).await;
         if let Some(row) = self.rows.find(id).await? {
-            drop(line);
+            drop(alone);
             return self.made_before(account, row, ask).await;
         }
         let invalid = |error: Error| error.with_code("invalid_config");
@@ -190,7 +190,7 @@ impl SandboxService {
     /// V2: for good. What was ended before stays so.
     pub async fn end(&self, account: AccountId, id: SandboxId, how: &EndSandbox) -> Result<Sandbox> {
         // One after the other, and not while somebody makes it ready.
-        let _line = self.in_line(id).await;
+        let _alone = self.queues.wait(id).await;
         let row = match self.row(account, id).await {
             Err(error) if error.kind() == ErrorKind::NotFound && !how.force => {
                 // A turn may be about to make it.

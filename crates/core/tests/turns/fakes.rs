@@ -2,82 +2,19 @@
 
 use async_trait::async_trait;
 use futures::future::BoxFuture;
-use jiff::Timestamp;
-use seawall_api::SandboxId;
 use seawall_core::{
     Error, Result,
     agents::ModelApi,
     hooks::{Hook, HookContext, HookKind, Moment},
-    ports::{
-        Claim, Claims, Clock,
-        gateway::{Access, Gateway, WebhookCall, Webhooks},
-    },
+    ports::gateway::{Access, Gateway, WebhookCall, Webhooks},
     workspaces::Buckets,
 };
 use seawall_sync::bucket::SharedBucket;
 use seawall_wire::Duplex;
-use std::{
-    collections::BTreeMap,
-    sync::{
-        Arc, Mutex,
-        atomic::{AtomicBool, Ordering},
-    },
+use std::sync::{
+    Arc, Mutex,
+    atomic::{AtomicBool, Ordering},
 };
-use tokio::time::Instant;
-
-/// The time of tokio's clock: what is paused is paused for leases and outboxes too.
-#[derive(Debug, Clone, Copy)]
-pub struct TokioClock(pub Instant);
-
-impl Clock for TokioClock {
-    fn now(&self) -> Timestamp {
-        Timestamp::from_second(1_767_225_600).unwrap() + self.0.elapsed()
-    }
-}
-
-/// The claims of one machine, whose processes are clones.
-#[derive(Debug, Clone, Default)]
-pub struct MemoryClaims(Arc<Mutex<Claimed>>);
-
-#[derive(Debug, Default)]
-struct Claimed {
-    claims: BTreeMap<SandboxId, Arc<tokio::sync::Mutex<()>>>,
-    epochs: BTreeMap<SandboxId, u64>,
-}
-
-impl MemoryClaims {
-    fn of(&self, id: SandboxId) -> Arc<tokio::sync::Mutex<()>> {
-        self.0.lock().unwrap().claims.entry(id).or_default().clone()
-    }
-}
-
-#[async_trait]
-impl Claims for MemoryClaims {
-    async fn claim(&self, id: SandboxId) -> Result<Claim> {
-        Ok(Box::new(self.of(id).lock_owned().await))
-    }
-
-    async fn try_claim(&self, id: SandboxId) -> Result<Option<Claim>> {
-        Ok(self.of(id).try_lock_owned().ok().map(|held| Box::new(held) as Claim))
-    }
-
-    async fn next_epoch(&self, id: SandboxId) -> Result<u64> {
-        let mut claimed = self.0.lock().unwrap();
-        let epoch = claimed.epochs.entry(id).or_insert(0);
-        *epoch += 1;
-        Ok(*epoch)
-    }
-}
-
-/// For every address.
-pub struct OneBucket(pub Option<SharedBucket>);
-
-#[async_trait]
-impl Buckets for OneBucket {
-    async fn open(&self, _url: Option<&str>) -> Result<Option<SharedBucket>> {
-        Ok(self.0.clone())
-    }
-}
 
 /// Buckets that cannot be opened while they are away. Once they can, files go nowhere.
 #[derive(Debug, Clone, Default)]

@@ -1,10 +1,6 @@
 //! Turns with everything around them at hand: boxes, stores, hooks, time, and what goes wrong.
 
-use crate::{
-    fakes::{FakeWebhooks, MemoryClaims, OneBucket, TokioClock},
-    shell::Shell,
-    trouble::Trouble,
-};
+use crate::{fakes::FakeWebhooks, shell::Shell, trouble::Trouble};
 use bytes::Bytes;
 use jiff::Timestamp;
 use seawall_api::{
@@ -27,7 +23,7 @@ use seawall_core::{
     rows::RowRecords,
     service::{SandboxService, Wanted},
     templates::{HookPart, SyncPart, Template, Templates},
-    testing::{Faults, FaultyProvider, MemoryStore},
+    testing::{Faults, FaultyProvider, MemoryClaims, MemoryStore, OneBucket, TokioClock},
     turns::{Begun, TurnAsk, TurnParts},
     workspaces::{Buckets, WorkspaceMaker, WorkspaceSettings},
 };

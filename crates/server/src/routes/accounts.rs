@@ -2,7 +2,7 @@
 
 use crate::{
     audit::AuditEntry,
-    error::{ApiError, ApiResult},
+    error::{ApiError, ApiResult, Problems},
     extract::{self, Admin, Json, OptionalJson, Path, Query, Reader},
     idempotency::Secret,
     state::AppState,
@@ -16,7 +16,7 @@ use axum::{
 use seawall_api::{
     AccountId, KeyId,
     account::{Account, ApiKey},
-    http::{CreateAccount, CreateKey, List, NewKey, Problem, RotateKey, SetSettings},
+    http::{CreateAccount, CreateKey, List, NewKey, RotateKey, SetSettings},
 };
 use seawall_core::keys::Identity;
 use serde::Deserialize;
@@ -47,8 +47,7 @@ pub fn router() -> OpenApiRouter<AppState> {
     security(("key" = ["read"])),
     responses(
         (status = 200, body = Account),
-        (status = "4XX", body = Problem, content_type = "application/problem+json"),
-        (status = "5XX", body = Problem, content_type = "application/problem+json"),
+        Problems,
     ))]
 async fn get_account(State(state): State<AppState>, Reader(who): Reader) -> ApiResult<Json<Account>> {
     Ok(Json(state.services().stores.accounts.get(who.account).await?))
@@ -60,8 +59,7 @@ async fn get_account(State(state): State<AppState>, Reader(who): Reader) -> ApiR
     request_body = SetSettings,
     responses(
         (status = 200, body = Account),
-        (status = "4XX", body = Problem, content_type = "application/problem+json"),
-        (status = "5XX", body = Problem, content_type = "application/problem+json"),
+        Problems,
     ))]
 async fn set_settings(
     State(state): State<AppState>,
@@ -87,8 +85,7 @@ async fn settle(
     security(("key" = ["admin"])),
     responses(
         (status = 200, body = List<ApiKey>),
-        (status = "4XX", body = Problem, content_type = "application/problem+json"),
-        (status = "5XX", body = Problem, content_type = "application/problem+json"),
+        Problems,
     ))]
 async fn list_keys(State(state): State<AppState>, Admin(who): Admin) -> ApiResult<Json<List<ApiKey>>> {
     Ok(Json(List { items: state.services().keys.list(who.account).await?, next: None }))
@@ -100,8 +97,7 @@ async fn list_keys(State(state): State<AppState>, Admin(who): Admin) -> ApiResul
     request_body = CreateKey,
     responses(
         (status = 201, body = NewKey),
-        (status = "4XX", body = Problem, content_type = "application/problem+json"),
-        (status = "5XX", body = Problem, content_type = "application/problem+json"),
+        Problems,
     ))]
 async fn create_key(
     State(state): State<AppState>,
@@ -123,8 +119,7 @@ fn shown(status: StatusCode, key: NewKey) -> Response {
     params(("key" = String, Path, description = "The key's id, not its secret")),
     responses(
         (status = 204, description = "It is revoked"),
-        (status = "4XX", body = Problem, content_type = "application/problem+json"),
-        (status = "5XX", body = Problem, content_type = "application/problem+json"),
+        Problems,
     ))]
 async fn revoke_key(
     State(state): State<AppState>,
@@ -142,8 +137,7 @@ async fn revoke_key(
     request_body = Option<RotateKey>,
     responses(
         (status = 200, body = NewKey),
-        (status = "4XX", body = Problem, content_type = "application/problem+json"),
-        (status = "5XX", body = Problem, content_type = "application/problem+json"),
+        Problems,
     ))]
 async fn rotate_key(
     State(state): State<AppState>,
@@ -184,8 +178,7 @@ struct PageQuery {
     params(PageQuery),
     responses(
         (status = 200, body = List<Account>),
-        (status = "4XX", body = Problem, content_type = "application/problem+json"),
-        (status = "5XX", body = Problem, content_type = "application/problem+json"),
+        Problems,
     ))]
 async fn list_accounts(
     State(state): State<AppState>,
@@ -203,8 +196,7 @@ async fn list_accounts(
     request_body = CreateAccount,
     responses(
         (status = 201, body = Account),
-        (status = "4XX", body = Problem, content_type = "application/problem+json"),
-        (status = "5XX", body = Problem, content_type = "application/problem+json"),
+        Problems,
     ))]
 async fn create_account(
     State(state): State<AppState>,
@@ -234,8 +226,7 @@ async fn create_account(
     request_body = CreateKey,
     responses(
         (status = 201, body = NewKey),
-        (status = "4XX", body = Problem, content_type = "application/problem+json"),
-        (status = "5XX", body = Problem, content_type = "application/problem+json"),
+        Problems,
     ))]
 async fn create_key_of(
     State(state): State<AppState>,
@@ -256,8 +247,7 @@ async fn create_key_of(
     request_body = SetSettings,
     responses(
         (status = 200, body = Account),
-        (status = "4XX", body = Problem, content_type = "application/problem+json"),
-        (status = "5XX", body = Problem, content_type = "application/problem+json"),
+        Problems,
     ))]
 async fn set_settings_of(
     State(state): State<AppState>,
@@ -283,8 +273,7 @@ struct AuditQuery {
     params(AuditQuery),
     responses(
         (status = 200, body = List<AuditEntry>),
-        (status = "4XX", body = Problem, content_type = "application/problem+json"),
-        (status = "5XX", body = Problem, content_type = "application/problem+json"),
+        Problems,
     ))]
 async fn list_audit(
     State(state): State<AppState>,

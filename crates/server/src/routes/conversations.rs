@@ -1,7 +1,7 @@
 //! Conversations: made, read, listed, changed, deleted.
 
 use crate::{
-    error::ApiResult,
+    error::{ApiResult, Problems},
     extract::{self, Json, Path, Query, Reader, Runner},
     state::AppState,
 };
@@ -9,7 +9,7 @@ use axum::{extract::State, http::StatusCode};
 use seawall_api::{
     ConversationId, SandboxId,
     conversation::Conversation,
-    http::{CreateConversation, List, PatchConversation, Problem},
+    http::{CreateConversation, List, PatchConversation},
 };
 use seawall_core::{
     Result, Services,
@@ -56,8 +56,7 @@ enum Sort {
     params(ListQuery),
     responses(
         (status = 200, body = List<Conversation>),
-        (status = "4XX", body = Problem, content_type = "application/problem+json"),
-        (status = "5XX", body = Problem, content_type = "application/problem+json"),
+        Problems,
     ))]
 async fn list(
     State(state): State<AppState>,
@@ -85,8 +84,7 @@ async fn list(
     responses(
         (status = 201, body = Conversation, description = "It was made."),
         (status = 200, body = Conversation, description = "It was there."),
-        (status = "4XX", body = Problem, content_type = "application/problem+json"),
-        (status = "5XX", body = Problem, content_type = "application/problem+json"),
+        Problems,
     ))]
 async fn create(
     State(state): State<AppState>,
@@ -115,8 +113,7 @@ async fn create(
     params(("id" = String, Path, description = "The conversation's id")),
     responses(
         (status = 200, body = Conversation),
-        (status = "4XX", body = Problem, content_type = "application/problem+json"),
-        (status = "5XX", body = Problem, content_type = "application/problem+json"),
+        Problems,
     ))]
 async fn get(
     State(state): State<AppState>,
@@ -133,8 +130,7 @@ async fn get(
     request_body = PatchConversation,
     responses(
         (status = 200, body = Conversation),
-        (status = "4XX", body = Problem, content_type = "application/problem+json"),
-        (status = "5XX", body = Problem, content_type = "application/problem+json"),
+        Problems,
     ))]
 async fn patch(
     State(state): State<AppState>,
@@ -166,8 +162,7 @@ struct DeleteQuery {
     params(("id" = String, Path, description = "The conversation's id"), DeleteQuery),
     responses(
         (status = 204, description = "It is gone."),
-        (status = "4XX", body = Problem, content_type = "application/problem+json"),
-        (status = "5XX", body = Problem, content_type = "application/problem+json"),
+        Problems,
     ))]
 async fn delete(
     State(state): State<AppState>,

@@ -3,7 +3,7 @@
 mod output;
 
 use crate::{
-    error::{ApiError, ApiResult},
+    error::{ApiError, ApiResult, Problems},
     extract::{self, Json, Path, Query, Reader, Runner},
     idempotency::ReplayAs,
     sse,
@@ -23,7 +23,7 @@ use seawall_api::{
     ProcessId, SandboxId,
     account::KeyScope,
     exec::{ProcessInfo, StartProcess},
-    http::{Encoding, Exec, ExecEvent, ExecResult, List, Problem, SendSignal},
+    http::{Encoding, Exec, ExecEvent, ExecResult, List, SendSignal},
     message::Attach,
 };
 use seawall_core::{ExecRequest, exec::DEFAULT_MAX_OUTPUT};
@@ -61,8 +61,7 @@ pub(super) fn guest_error(error: seawall_wire::Error) -> ApiError {
     request_body = Exec,
     responses(
         (status = 200, body = ExecResult, description = "It ran, whatever its exit code."),
-        (status = "4XX", body = Problem, content_type = "application/problem+json"),
-        (status = "5XX", body = Problem, content_type = "application/problem+json"),
+        Problems,
     ))]
 async fn exec(
     State(state): State<AppState>,
@@ -96,8 +95,7 @@ async fn exec(
     responses(
         (status = 200, body = ExecEvent, content_type = "text/event-stream",
             description = "What it says, to its end."),
-        (status = "4XX", body = Problem, content_type = "application/problem+json"),
-        (status = "5XX", body = Problem, content_type = "application/problem+json"),
+        Problems,
     ))]
 async fn exec_stream(
     State(state): State<AppState>,
@@ -127,8 +125,7 @@ async fn exec_stream(
     params(("id" = String, Path, description = "The sandbox's id")),
     responses(
         (status = 200, body = List<ProcessInfo>),
-        (status = "4XX", body = Problem, content_type = "application/problem+json"),
-        (status = "5XX", body = Problem, content_type = "application/problem+json"),
+        Problems,
     ))]
 async fn list(
     State(state): State<AppState>,
@@ -164,8 +161,7 @@ struct OutputQuery {
     ),
     responses(
         (status = 200, body = ExecEvent, content_type = "text/event-stream", description = "What it says."),
-        (status = "4XX", body = Problem, content_type = "application/problem+json"),
-        (status = "5XX", body = Problem, content_type = "application/problem+json"),
+        Problems,
     ))]
 async fn read_output(
     State(state): State<AppState>,
@@ -211,8 +207,7 @@ struct InputQuery {
     request_body(content = Vec<u8>, content_type = "application/octet-stream", description = "At most 1 MiB."),
     responses(
         (status = 204, description = "It has them."),
-        (status = "4XX", body = Problem, content_type = "application/problem+json"),
-        (status = "5XX", body = Problem, content_type = "application/problem+json"),
+        Problems,
     ))]
 async fn input(
     State(state): State<AppState>,
@@ -238,8 +233,7 @@ async fn input(
     request_body = SendSignal,
     responses(
         (status = 204, description = "It was sent."),
-        (status = "4XX", body = Problem, content_type = "application/problem+json"),
-        (status = "5XX", body = Problem, content_type = "application/problem+json"),
+        Problems,
     ))]
 async fn signal(
     State(state): State<AppState>,
@@ -261,8 +255,7 @@ async fn signal(
     ),
     responses(
         (status = 204, description = "They are gone."),
-        (status = "4XX", body = Problem, content_type = "application/problem+json"),
-        (status = "5XX", body = Problem, content_type = "application/problem+json"),
+        Problems,
     ))]
 async fn kill(
     State(state): State<AppState>,

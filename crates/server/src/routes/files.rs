@@ -4,7 +4,7 @@ mod ranges;
 
 use super::exec::guest_error;
 use crate::{
-    error::{ApiError, ApiResult},
+    error::{ApiError, ApiResult, Problems},
     extract::{Json, Path, Query, Reader, Runner},
     state::AppState,
 };
@@ -75,8 +75,7 @@ struct ListQuery {
     params(("id" = String, Path, description = "The sandbox's id"), ListQuery),
     responses(
         (status = 200, body = List<FileInfo>),
-        (status = "4XX", body = Problem, content_type = "application/problem+json"),
-        (status = "5XX", body = Problem, content_type = "application/problem+json"),
+        Problems,
     ))]
 async fn list(
     State(state): State<AppState>,
@@ -112,8 +111,7 @@ struct RemoveQuery {
     params(("id" = String, Path, description = "The sandbox's id"), RemoveQuery),
     responses(
         (status = 204, description = "It is gone."),
-        (status = "4XX", body = Problem, content_type = "application/problem+json"),
-        (status = "5XX", body = Problem, content_type = "application/problem+json"),
+        Problems,
     ))]
 async fn remove(
     State(state): State<AppState>,
@@ -143,8 +141,7 @@ struct TreeQuery {
     params(("id" = String, Path, description = "The sandbox's id"), TreeQuery),
     responses(
         (status = 200, body = Tree),
-        (status = "4XX", body = Problem, content_type = "application/problem+json"),
-        (status = "5XX", body = Problem, content_type = "application/problem+json"),
+        Problems,
     ))]
 async fn tree(
     State(state): State<AppState>,
@@ -182,8 +179,7 @@ struct ReadQuery {
         (status = 206, content_type = "application/octet-stream", body = Vec<u8>, description = "The range."),
         (status = 304, description = "The caller has it."),
         (status = 416, body = Problem, content_type = "application/problem+json", description = "No such range."),
-        (status = "4XX", body = Problem, content_type = "application/problem+json"),
-        (status = "5XX", body = Problem, content_type = "application/problem+json"),
+        Problems,
     ))]
 async fn read(
     State(state): State<AppState>,
@@ -335,8 +331,7 @@ struct WriteQuery {
     request_body(content = Vec<u8>, content_type = "application/octet-stream", description = "Of any size."),
     responses(
         (status = 200, body = FileInfo),
-        (status = "4XX", body = Problem, content_type = "application/problem+json"),
-        (status = "5XX", body = Problem, content_type = "application/problem+json"),
+        Problems,
     ))]
 async fn write(
     State(state): State<AppState>,
@@ -409,8 +404,7 @@ fn checked(bits: u32) -> ApiResult<u32> {
     request_body = MakeDirectory,
     responses(
         (status = 201, body = FileInfo),
-        (status = "4XX", body = Problem, content_type = "application/problem+json"),
-        (status = "5XX", body = Problem, content_type = "application/problem+json"),
+        Problems,
     ))]
 async fn make_directory(
     State(state): State<AppState>,
@@ -437,8 +431,7 @@ async fn make_directory(
     request_body = MovePath,
     responses(
         (status = 204, description = "It is there."),
-        (status = "4XX", body = Problem, content_type = "application/problem+json"),
-        (status = "5XX", body = Problem, content_type = "application/problem+json"),
+        Problems,
     ))]
 async fn move_path(
     State(state): State<AppState>,

@@ -1,16 +1,12 @@
 //! Messages: what was said, in order and in full.
 
 use crate::{
-    error::ApiResult,
+    error::{ApiResult, Problems},
     extract::{self, Json, Path, Query, Reader},
     state::AppState,
 };
 use axum::extract::State;
-use seawall_api::{
-    ConversationId, MessageId,
-    conversation::Message,
-    http::{List, Problem},
-};
+use seawall_api::{ConversationId, MessageId, conversation::Message, http::List};
 use seawall_core::ports::store::Direction;
 use serde::Deserialize;
 use utoipa::{IntoParams, ToSchema};
@@ -46,8 +42,7 @@ enum Order {
     params(("id" = String, Path, description = "The conversation's id"), ListQuery),
     responses(
         (status = 200, body = List<Message>),
-        (status = "4XX", body = Problem, content_type = "application/problem+json"),
-        (status = "5XX", body = Problem, content_type = "application/problem+json"),
+        Problems,
     ))]
 async fn list(
     State(state): State<AppState>,
@@ -75,8 +70,7 @@ async fn list(
     ),
     responses(
         (status = 200, body = Message),
-        (status = "4XX", body = Problem, content_type = "application/problem+json"),
-        (status = "5XX", body = Problem, content_type = "application/problem+json"),
+        Problems,
     ))]
 async fn get(
     State(state): State<AppState>,

@@ -2,7 +2,7 @@
 
 use crate::{
     docs_page,
-    error::{ApiError, ApiResult},
+    error::{ApiError, ApiResult, Problems},
     extract::{Caller, Json, Path, Reader},
     health, openapi,
     state::AppState,
@@ -14,7 +14,7 @@ use axum::{
 };
 use seawall_api::{
     account::KeyScope,
-    http::{Health, HealthStatus, List, Problem, ProviderInfo},
+    http::{Health, HealthStatus, List, ProviderInfo},
     sandbox::Limits,
 };
 use seawall_core::templates::Template;
@@ -80,8 +80,7 @@ impl From<&Template> for TemplateInfo {
     security(("key" = ["read"])),
     responses(
         (status = 200, body = List<TemplateInfo>),
-        (status = "4XX", body = Problem, content_type = "application/problem+json"),
-        (status = "5XX", body = Problem, content_type = "application/problem+json"),
+        Problems,
     ))]
 async fn list_templates(State(state): State<AppState>, _: Reader) -> Json<List<TemplateInfo>> {
     let items = state.services().turns.templates().all().map(TemplateInfo::from).collect();
@@ -94,8 +93,7 @@ async fn list_templates(State(state): State<AppState>, _: Reader) -> Json<List<T
     params(("name" = String, Path, description = "E.g. `shell`")),
     responses(
         (status = 200, body = TemplateInfo),
-        (status = "4XX", body = Problem, content_type = "application/problem+json"),
-        (status = "5XX", body = Problem, content_type = "application/problem+json"),
+        Problems,
     ))]
 async fn get_template(
     State(state): State<AppState>,
@@ -114,8 +112,7 @@ async fn get_template(
     security(("key" = ["read"])),
     responses(
         (status = 200, body = List<ProviderInfo>),
-        (status = "4XX", body = Problem, content_type = "application/problem+json"),
-        (status = "5XX", body = Problem, content_type = "application/problem+json"),
+        Problems,
     ))]
 async fn list_providers(State(state): State<AppState>, _: Reader) -> Json<List<ProviderInfo>> {
     Json(List { items: state.services().sandboxes.providers(), next: None })
@@ -150,8 +147,7 @@ async fn get_ready(State(state): State<AppState>) -> Response {
     security(("key" = ["admin"])),
     responses(
         (status = 200, body = String, content_type = "text/plain"),
-        (status = "4XX", body = Problem, content_type = "application/problem+json"),
-        (status = "5XX", body = Problem, content_type = "application/problem+json"),
+        Problems,
     ))]
 async fn get_metrics(State(state): State<AppState>, caller: Caller) -> ApiResult<Response> {
     if !state.options().public_metrics {

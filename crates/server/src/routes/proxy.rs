@@ -7,7 +7,7 @@ mod forward;
 mod headers;
 
 use crate::{
-    error::{ApiError, ApiResult},
+    error::{ApiError, ApiResult, Problems},
     extract::{Caller, Json, OptionalJson, Path, Remote, Runner},
     idempotency::Secret,
     limits::InFlight,
@@ -80,8 +80,7 @@ impl Target {
     request_body = Option<CreatePortToken>,
     responses(
         (status = 200, body = PortToken),
-        (status = "4XX", body = Problem, content_type = "application/problem+json"),
-        (status = "5XX", body = Problem, content_type = "application/problem+json"),
+        Problems,
     ))]
 async fn create_token(
     State(state): State<AppState>,

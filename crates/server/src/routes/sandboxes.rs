@@ -1,14 +1,14 @@
 //! Sandboxes: made, looked at, stopped, ended.
 
 use crate::{
-    error::{ApiError, ApiResult},
+    error::{ApiError, ApiResult, Problems},
     extract::{self, Json, OptionalJson, Path, Query, Reader, Runner},
     state::AppState,
 };
 use axum::{extract::State, http::StatusCode};
 use seawall_api::{
     SandboxId,
-    http::{CreateSandbox, List, PatchSandbox, Problem, SandboxMetrics, StopSandbox},
+    http::{CreateSandbox, List, PatchSandbox, SandboxMetrics, StopSandbox},
     sandbox::{Sandbox, SandboxState},
 };
 use seawall_core::{
@@ -53,8 +53,7 @@ struct ListQuery {
     params(ListQuery),
     responses(
         (status = 200, body = List<Sandbox>),
-        (status = "4XX", body = Problem, content_type = "application/problem+json"),
-        (status = "5XX", body = Problem, content_type = "application/problem+json"),
+        Problems,
     ))]
 async fn list(
     State(state): State<AppState>,
@@ -73,8 +72,7 @@ async fn list(
     request_body = Option<CreateSandbox>,
     responses(
         (status = 201, body = Sandbox, description = "It is there, and runs unless it should not."),
-        (status = "4XX", body = Problem, content_type = "application/problem+json"),
-        (status = "5XX", body = Problem, content_type = "application/problem+json"),
+        Problems,
     ))]
 async fn create(
     State(state): State<AppState>,
@@ -103,8 +101,7 @@ impl Default for Wish {
     params(("id" = String, Path, description = "The sandbox's id")),
     responses(
         (status = 200, body = Sandbox),
-        (status = "4XX", body = Problem, content_type = "application/problem+json"),
-        (status = "5XX", body = Problem, content_type = "application/problem+json"),
+        Problems,
     ))]
 async fn get(
     State(state): State<AppState>,
@@ -121,8 +118,7 @@ async fn get(
     request_body = PatchSandbox,
     responses(
         (status = 200, body = Sandbox),
-        (status = "4XX", body = Problem, content_type = "application/problem+json"),
-        (status = "5XX", body = Problem, content_type = "application/problem+json"),
+        Problems,
     ))]
 async fn patch(
     State(state): State<AppState>,
@@ -152,8 +148,7 @@ struct EndQuery {
     params(("id" = String, Path, description = "The sandbox's id"), EndQuery),
     responses(
         (status = 200, body = Sandbox, description = "It is ended. Ending it again is fine."),
-        (status = "4XX", body = Problem, content_type = "application/problem+json"),
-        (status = "5XX", body = Problem, content_type = "application/problem+json"),
+        Problems,
     ))]
 async fn delete(
     State(state): State<AppState>,
@@ -177,8 +172,7 @@ async fn delete(
     params(("id" = String, Path, description = "The sandbox's id")),
     responses(
         (status = 200, body = Sandbox),
-        (status = "4XX", body = Problem, content_type = "application/problem+json"),
-        (status = "5XX", body = Problem, content_type = "application/problem+json"),
+        Problems,
     ))]
 async fn start(
     State(state): State<AppState>,
@@ -195,8 +189,7 @@ async fn start(
     request_body = Option<StopSandbox>,
     responses(
         (status = 200, body = Sandbox),
-        (status = "4XX", body = Problem, content_type = "application/problem+json"),
-        (status = "5XX", body = Problem, content_type = "application/problem+json"),
+        Problems,
     ))]
 async fn stop(
     State(state): State<AppState>,
@@ -217,8 +210,7 @@ async fn stop(
     params(("id" = String, Path, description = "The sandbox's id")),
     responses(
         (status = 200, body = SandboxMetrics),
-        (status = "4XX", body = Problem, content_type = "application/problem+json"),
-        (status = "5XX", body = Problem, content_type = "application/problem+json"),
+        Problems,
     ))]
 async fn metrics(
     State(state): State<AppState>,

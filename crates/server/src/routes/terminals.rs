@@ -5,7 +5,7 @@
 
 use super::exec::guest_error;
 use crate::{
-    error::{ApiError, ApiResult},
+    error::{ApiError, ApiResult, Problems},
     extract::{Json, OptionalJson, Path, Query, Runner},
     limits::InFlight,
     state::AppState,
@@ -26,7 +26,7 @@ use futures::{
 use seawall_api::{
     ProcessId, SandboxId,
     exec::{StartProcess, TtySize},
-    http::{CreateTerminal, Problem, TerminalControl, TerminalEvent},
+    http::{CreateTerminal, TerminalControl, TerminalEvent},
     message::Attach,
 };
 use seawall_wire::{Error, Process, ProcessInput, ProcessOutput};
@@ -70,8 +70,7 @@ pub fn router() -> OpenApiRouter<AppState> {
     request_body = Option<CreateTerminal>,
     responses(
         (status = 201, body = TerminalEvent, description = "It runs: `attached`, with its process."),
-        (status = "4XX", body = Problem, content_type = "application/problem+json"),
-        (status = "5XX", body = Problem, content_type = "application/problem+json"),
+        Problems,
     ))]
 async fn create(
     State(state): State<AppState>,
@@ -118,8 +117,7 @@ struct AttachQuery {
     ),
     responses(
         (status = 101, description = "A WebSocket. It is closed with 1000 after `exit`."),
-        (status = "4XX", body = Problem, content_type = "application/problem+json"),
-        (status = "5XX", body = Problem, content_type = "application/problem+json"),
+        Problems,
     ))]
 async fn attach(
     State(state): State<AppState>,

@@ -1,7 +1,7 @@
 //! Turns: a prompt goes in, and its events stream out, as often as somebody asks for them.
 
 use crate::{
-    error::{ApiError, ApiResult},
+    error::{ApiError, ApiResult, Problems},
     extract::{self, Json, Path, Query, Reader, Runner},
     idempotency::ReplayAs,
     sse,
@@ -16,7 +16,7 @@ use seawall_api::{
     AccountId, ConversationId, InvalidId, SandboxId, TurnId,
     conversation::Turn,
     event::Event,
-    http::{Cancelled, List, Problem, Prompt},
+    http::{Cancelled, List, Prompt},
 };
 use seawall_core::{
     Error,
@@ -78,8 +78,7 @@ struct PromptQuery {
     responses(
         (status = 200, body = Event, content_type = "text/event-stream", description = "The turn's events, to its end."),
         (status = 202, body = Turn, description = "With `stream=false`: the turn runs."),
-        (status = "4XX", body = Problem, content_type = "application/problem+json"),
-        (status = "5XX", body = Problem, content_type = "application/problem+json"),
+        Problems,
     ))]
 async fn prompt(
     State(state): State<AppState>,
@@ -109,8 +108,7 @@ async fn prompt(
     responses(
         (status = 200, body = Event, content_type = "text/event-stream", description = "The turn's events, to its end."),
         (status = 202, body = Turn, description = "With `stream=false`: the turn runs."),
-        (status = "4XX", body = Problem, content_type = "application/problem+json"),
-        (status = "5XX", body = Problem, content_type = "application/problem+json"),
+        Problems,
     ))]
 #[deprecated = "use /conversations/{id}/sandbox/{sandbox}"]
 async fn prompt_singular(
@@ -130,8 +128,7 @@ async fn prompt_singular(
     request_body = Prompt,
     responses(
         (status = 200, body = Event, content_type = "text/event-stream", description = "The turn's events, to its end."),
-        (status = "4XX", body = Problem, content_type = "application/problem+json"),
-        (status = "5XX", body = Problem, content_type = "application/problem+json"),
+        Problems,
     ))]
 #[deprecated = "use /conversations/new/sandbox/{id}"]
 async fn claude(
@@ -173,8 +170,7 @@ struct ListQuery {
     params(("id" = String, Path, description = "The conversation's id"), ListQuery),
     responses(
         (status = 200, body = List<Turn>),
-        (status = "4XX", body = Problem, content_type = "application/problem+json"),
-        (status = "5XX", body = Problem, content_type = "application/problem+json"),
+        Problems,
     ))]
 async fn list(
     State(state): State<AppState>,
@@ -197,8 +193,7 @@ async fn list(
     ),
     responses(
         (status = 200, body = Turn),
-        (status = "4XX", body = Problem, content_type = "application/problem+json"),
-        (status = "5XX", body = Problem, content_type = "application/problem+json"),
+        Problems,
     ))]
 async fn get(
     State(state): State<AppState>,
@@ -228,8 +223,7 @@ struct EventsQuery {
     ),
     responses(
         (status = 200, body = Event, content_type = "text/event-stream", description = "The turn's events, to its end."),
-        (status = "4XX", body = Problem, content_type = "application/problem+json"),
-        (status = "5XX", body = Problem, content_type = "application/problem+json"),
+        Problems,
     ))]
 async fn events(
     State(state): State<AppState>,
@@ -254,8 +248,7 @@ async fn events(
     ),
     responses(
         (status = 200, body = Cancelled),
-        (status = "4XX", body = Problem, content_type = "application/problem+json"),
-        (status = "5XX", body = Problem, content_type = "application/problem+json"),
+        Problems,
     ))]
 async fn cancel(
     State(state): State<AppState>,

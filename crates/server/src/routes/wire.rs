@@ -7,7 +7,7 @@ use super::terminals::{
     ENDED, FAILED, GOING_AWAY, Receiver, SILENCE, Sender, goodbye, pings, say, websocket,
 };
 use crate::{
-    error::ApiResult,
+    error::{ApiResult, Problems},
     extract::{Path, Runner},
     limits::InFlight,
     state::AppState,
@@ -25,7 +25,6 @@ use seawall_api::{
     AccountId, ErrorKind, Fault, SandboxId,
     frame::{self, Frame, HEADER, Kind},
     hello::{Hello, PREAMBLE, Role},
-    http::Problem,
 };
 use seawall_wire::{Duplex, handshake::PATIENCE};
 use tokio::{
@@ -52,8 +51,7 @@ pub fn router() -> OpenApiRouter<AppState> {
     params(("id" = String, Path, description = "The sandbox's id")),
     responses(
         (status = 101, description = "A WebSocket."),
-        (status = "4XX", body = Problem, content_type = "application/problem+json"),
-        (status = "5XX", body = Problem, content_type = "application/problem+json"),
+        Problems,
     ))]
 async fn connect(
     State(state): State<AppState>,

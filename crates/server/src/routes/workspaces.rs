@@ -1,7 +1,7 @@
 //! The files of sandboxes in their bucket: saved, listed, compared, brought back.
 
 use crate::{
-    error::ApiResult,
+    error::{ApiResult, Problems},
     extract::{Json, OptionalJson, Path, Query, Reader, Runner},
     state::AppState,
 };
@@ -9,7 +9,7 @@ use axum::extract::State;
 use seawall_api::{
     SandboxId,
     files::FileName,
-    http::{List, Problem, RestoreVersion, SyncFiles, Version},
+    http::{List, RestoreVersion, SyncFiles, Version},
 };
 use seawall_core::{
     Error, Result,
@@ -37,8 +37,7 @@ pub fn router() -> OpenApiRouter<AppState> {
     responses(
         (status = 200, body = Value, content_type = "application/json",
             description = "What was done, or would be."),
-        (status = "4XX", body = Problem, content_type = "application/problem+json"),
-        (status = "5XX", body = Problem, content_type = "application/problem+json"),
+        Problems,
     ))]
 async fn sync(
     State(state): State<AppState>,
@@ -61,8 +60,7 @@ async fn sync(
     params(("id" = String, Path, description = "The sandbox's id")),
     responses(
         (status = 200, body = List<Version>),
-        (status = "4XX", body = Problem, content_type = "application/problem+json"),
-        (status = "5XX", body = Problem, content_type = "application/problem+json"),
+        Problems,
     ))]
 async fn versions(
     State(state): State<AppState>,
@@ -106,8 +104,7 @@ impl From<Difference> for PathChange {
     params(("id" = String, Path, description = "The sandbox's id"), DiffQuery),
     responses(
         (status = 200, body = List<PathChange>),
-        (status = "4XX", body = Problem, content_type = "application/problem+json"),
-        (status = "5XX", body = Problem, content_type = "application/problem+json"),
+        Problems,
     ))]
 async fn diff(
     State(state): State<AppState>,
@@ -126,8 +123,7 @@ async fn diff(
     request_body = RestoreVersion,
     responses(
         (status = 200, body = Value, content_type = "application/json", description = "What was done."),
-        (status = "4XX", body = Problem, content_type = "application/problem+json"),
-        (status = "5XX", body = Problem, content_type = "application/problem+json"),
+        Problems,
     ))]
 async fn restore(
     State(state): State<AppState>,

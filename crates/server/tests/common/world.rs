@@ -4,7 +4,6 @@
 
 #![allow(dead_code)] // Each file of tests uses a part of it.
 
-pub mod fakes;
 pub mod shell;
 pub mod trouble;
 
@@ -18,7 +17,6 @@ use axum::{
     },
     response::Response,
 };
-use fakes::{MemoryClaims, OneBucket, TokioClock};
 use futures::StreamExt;
 use seawall_api::{
     AccountId,
@@ -35,7 +33,7 @@ use seawall_core::{
     rows::RowRecords,
     service::SandboxService,
     templates::{SyncPart, Template, Templates},
-    testing::MemoryStore,
+    testing::{MemoryClaims, MemoryStore, OneBucket, TokioClock},
     turns::TurnParts,
     workspaces::{WorkspaceMaker, WorkspaceSettings},
 };

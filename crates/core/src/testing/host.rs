@@ -1,13 +1,14 @@
-//! What a server needs of others, as small as it can be.
+//! What a whole service needs of its machine, in memory.
 
-use async_trait::async_trait;
-use jiff::Timestamp;
-use seawall_api::SandboxId;
-use seawall_core::{
+use super::lock;
+use crate::{
     Result,
     ports::{Claim, Claims, Clock},
     workspaces::Buckets,
 };
+use async_trait::async_trait;
+use jiff::Timestamp;
+use seawall_api::SandboxId;
 use seawall_sync::bucket::SharedBucket;
 use std::{
     collections::BTreeMap,
@@ -15,17 +16,17 @@ use std::{
 };
 use tokio::time::Instant;
 
-/// The time of tokio's clock: what is paused is paused for leases, keys and outboxes too.
+/// The time of tokio's clock: what is paused is paused for leases and outboxes too.
 #[derive(Debug, Clone, Copy)]
 pub struct TokioClock(pub Instant);
 
 impl Clock for TokioClock {
     fn now(&self) -> Timestamp {
-        Timestamp::from_second(1_767_225_600).unwrap() + self.0.elapsed()
+        Timestamp::from_second(1_767_225_600).unwrap_or_default() + self.0.elapsed()
     }
 }
 
-/// The claims of one machine.
+/// The claims of one machine, whose processes are clones.
 #[derive(Debug, Clone, Default)]
 pub struct MemoryClaims(Arc<Mutex<Claimed>>);
 
@@ -37,7 +38,7 @@ struct Claimed {
 
 impl MemoryClaims {
     fn of(&self, id: SandboxId) -> Arc<tokio::sync::Mutex<()>> {
-        self.0.lock().unwrap().claims.entry(id).or_default().clone()
+        lock(&self.0).claims.entry(id).or_default().clone()
     }
 }
 
@@ -52,7 +53,7 @@ impl Claims for MemoryClaims {
     }
 
     async fn next_epoch(&self, id: SandboxId) -> Result<u64> {
-        let mut claimed = self.0.lock().unwrap();
+        let mut claimed = lock(&self.0);
         let epoch = claimed.epochs.entry(id).or_insert(0);
         *epoch += 1;
         Ok(*epoch)
@@ -60,6 +61,7 @@ impl Claims for MemoryClaims {
 }
 
 /// For every address.
+#[derive(Debug)]
 pub struct OneBucket(pub Option<SharedBucket>);
 
 #[async_trait]
