@@ -68,8 +68,8 @@ fuzz: ## each fuzz target for FUZZ_SECONDS (default 600)
 openapi: ## writes docs/openapi.json anew, from the code
 	SEAWALL_WRITE_OPENAPI=1 cargo test -p seawall-server --test openapi
 
-coverage: ## line coverage, by cargo-llvm-cov
-	cargo llvm-cov --workspace --summary-only
+coverage: ## line coverage of core and sync, by cargo-llvm-cov
+	scripts/coverage
 
 audit: ## known vulnerabilities; needs the network
 	cargo deny check advisories

@@ -34,6 +34,16 @@ pub struct SandboxSpec {
     /// When it ends by itself.
     #[serde(default, skip_serializing_if = "Timeouts::is_empty")]
     pub timeouts: Timeouts,
+    /// The data volume that it shares with others of its account (S12). None: its own.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub volume: Option<String>,
+}
+
+impl SandboxSpec {
+    /// What the data volume of such a sandbox is called.
+    pub fn volume_of(&self, id: SandboxId) -> String {
+        self.volume.clone().unwrap_or_else(|| id.to_string())
+    }
 }
 
 /// When a sandbox ends by itself. None: as the server has it; 0: never.

@@ -349,6 +349,32 @@ fn h7_an_unknown_template_is_a_clear_error() {
 }
 
 #[test]
+fn s12_a_template_names_a_volume_that_sandboxes_share() {
+    let (chat, other) = (Chat::new(), seawall_api::ConversationId::generate().to_string());
+    std::fs::create_dir(chat.world.data().join("templates")).unwrap();
+    std::fs::write(chat.world.data().join("templates/team.toml"), "[sync]\nvolume = \"team\"\n").unwrap();
+    let say = |conversation: &str, prompt: &str| {
+        chat.world.ok(["chat", "-c", conversation, "-t", "team", prompt])
+    };
+    assert_eq!(say(&chat.conversation, "echo one > a"), "");
+    assert_eq!(say(&other, "cat a; echo two > b"), "one\n");
+    assert_eq!(say(&chat.conversation, "cat b"), "two\n");
+    let listed = chat.world.json(["volumes", "--json"]);
+    assert_eq!((&listed[0]["name"], &listed[0]["in_use"]), (&json!("local.team"), &json!(true)), "{listed}");
+    let refused = chat.world.seawall(["volumes", "rm", "local.team"]);
+    assert!(stderr(&refused).contains("uses the volume"), "{}", stderr(&refused));
+    // One history, whichever of them asks.
+    let sandboxes: Vec<String> = chat.world.ok(["ls", "-q"]).lines().map(str::to_owned).collect();
+    let versions = |id: &String| chat.world.json(["versions", "--json", id]);
+    assert_eq!(versions(&sandboxes[0]), versions(&sandboxes[1]));
+    chat.world.ok(["rm", "-f", "--volumes", &sandboxes[0]]);
+    assert_eq!(chat.world.ok(["exec", &sandboxes[1], "--", "cat", "/work/a"]), "one\n");
+    chat.world.ok(["rm", "-f", "--volumes", &sandboxes[1]]);
+    assert_eq!(chat.world.json(["volumes", "--json"]), json!([]));
+    assert_eq!(say(&other, "cat a b"), "one\ntwo\n");
+}
+
+#[test]
 fn h1_hooks_of_a_template_run_in_the_sandbox() {
     let chat = Chat::new();
     std::fs::create_dir(chat.world.data().join("templates")).unwrap();

@@ -35,7 +35,7 @@ use std::{
     time::Duration,
 };
 
-pub(crate) use check::spec as check_spec;
+pub(crate) use check::{LONGEST_VOLUME, spec as check_spec};
 pub use sweep::Sweep;
 pub use watch::SandboxEvent;
 
@@ -273,6 +273,9 @@ impl Sandboxes {
         futures::future::join(recorded, ended).await;
         reached("the removal is recorded");
         provider.remove(id, volumes).await?;
+        if volumes == Volumes::Delete {
+            self.remove_shared(&provider, &record).await?;
+        }
         reached("the box is removed");
         self.leave(record, left).await?;
         reached("the record is removed");

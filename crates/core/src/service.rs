@@ -22,7 +22,7 @@ use crate::{
     queues::Queues,
     sandboxes::{Left, NewSandbox},
     templates::{PROGRAM_DIR, Template, Templates},
-    workspaces::{Names, Restore, Staleness, WorkspaceMaker, Workspaces, staleness},
+    workspaces::{Names, Restore, Staleness, WorkspaceMaker, Workspaces, staleness, volumes},
 };
 use futures::FutureExt;
 use seawall_api::{
@@ -71,7 +71,14 @@ impl Wanted {
             account: self.account,
             conversation: self.conversation.map(|id| id.to_string()),
             agent: self.agent.clone(),
+            volume: None,
         }
+    }
+
+    /// S12: the volume that it shares with others, by its template.
+    fn volume(&self) -> Option<String> {
+        let pattern = self.template.sync.volume.as_deref()?;
+        volumes::name(pattern, &self.names(), self.sandbox)
     }
 }
 
@@ -224,9 +231,11 @@ impl SandboxService {
         let name = provider.as_deref().unwrap_or(self.sandboxes.providers().default_name()).to_owned();
         let isolates = self.sandboxes.providers().get(&name)?.capabilities().isolation;
         let spec = match before {
-            Some(row) if !isolates || has_program(template, &row.spec) => row.spec.clone(),
             // Where nothing is walled off, the program is where it is.
-            _ => self.spec_of(template, isolates)?,
+            Some(row) if !isolates || has_program(template, &row.spec) => row.spec.clone(),
+            // Which volume it has was decided when it was made first: its files are there.
+            Some(row) => SandboxSpec { volume: row.spec.volume.clone(), ..self.spec_of(wanted, isolates)? },
+            None => self.spec_of(wanted, isolates)?,
         };
         let new = NewSandbox {
             id: Some(wanted.sandbox),
@@ -241,17 +250,20 @@ impl SandboxService {
             self.note(wanted, READY, Value::Null).await;
             self.note(wanted, LIVES, json!(lives + 1)).await;
         }
-        // What was there before is not ours to delete.
-        let kept = self.sandboxes.providers().get(&name)?.has_volume(wanted.sandbox).await?;
+        // What was there before, or may be another's by now, is not ours to delete.
+        let volume = new.spec.volume_of(wanted.sandbox);
+        let kept =
+            new.spec.volume.is_some() || self.sandboxes.providers().get(&name)?.has_volume(&volume).await?;
         let told = if before.is_some() { rebuilt } else { created };
         self.sandboxes.launch(new).await.map_err(|error| told(wanted.sandbox, error))?;
         let volumes = if kept { Volumes::Keep } else { Volumes::Delete };
         self.cold_start(wanted, volumes, left).await
     }
 
-    fn spec_of(&self, template: &Template, isolates: bool) -> Result<SandboxSpec> {
-        let mut spec = template.spec(isolates)?;
+    fn spec_of(&self, wanted: &Wanted, isolates: bool) -> Result<SandboxSpec> {
+        let mut spec = wanted.template.spec(isolates)?;
         spec.timeouts = spec.timeouts.or(self.timeouts);
+        spec.volume = wanted.volume();
         Ok(spec)
     }
 
@@ -341,7 +353,9 @@ impl SandboxService {
 
     /// Where its files go; none: nowhere.
     pub async fn workspaces(&self, wanted: &Wanted) -> Result<Option<Workspaces>> {
-        self.workspaces.at(&wanted.template.sync, &wanted.names()).await
+        let row = self.rows.find(wanted.sandbox).await?;
+        let names = Names { volume: row.and_then(|row| row.spec.volume), ..wanted.names() };
+        self.workspaces.at(&wanted.template.sync, &names).await
     }
 
     /// S7: what was synced too long ago is looked at before it is used.

@@ -7,7 +7,7 @@ use crate::{
     Error, Result,
     agents::{ClaudeCode, Codex, Driver, Shell},
     hooks::HookKind,
-    workspaces::WorkspaceSettings,
+    workspaces::{WorkspaceSettings, volumes},
 };
 use seawall_api::sandbox::{HostMount, Limits, SandboxSpec, Timeouts};
 use serde::{Deserialize, Serialize};
@@ -107,11 +107,15 @@ pub struct SyncPart {
     /// S6: what a cold start restores. None: the newest.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub version: Option<i64>,
+    /// The data volume, with placeholders: sandboxes for which it is the same share it. None: one for each.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub volume: Option<String>,
 }
 
 impl Default for SyncPart {
     fn default() -> Self {
-        SyncPart { enabled: true, bucket: None, key_prefix: None, init_from_bucket: true, version: None }
+        let (bucket, key_prefix, version, volume) = (None, None, None, None);
+        SyncPart { enabled: true, bucket, key_prefix, init_from_bucket: true, version, volume }
     }
 }
 
@@ -267,10 +271,8 @@ impl Template {
         if self.agent.program.as_ref().is_some_and(|program| !program.is_absolute()) {
             return wrong("`agent.program` must be an absolute path".to_owned());
         }
-        if let Some(why) =
-            self.sync.key_prefix.as_deref().and_then(|p| WorkspaceSettings::check_prefix(p).err())
-        {
-            return wrong(format!("`sync.key_prefix`: {why}"));
+        if let Err(why) = self.check_sync() {
+            return wrong(why);
         }
         crate::sandboxes::check_spec(&SandboxSpec {
             env: self.sandbox.env.clone(),
@@ -300,6 +302,22 @@ impl Template {
                 self.name
             ))),
             false => Ok(()),
+        }
+    }
+
+    fn check_sync(&self) -> Result<(), String> {
+        let sync = &self.sync;
+        if let Some(prefix) = &sync.key_prefix {
+            WorkspaceSettings::check_prefix(prefix).map_err(|why| format!("`sync.key_prefix`: {why}"))?;
+        }
+        let Some(volume) = &sync.volume else { return Ok(()) };
+        volumes::check(volume).map_err(|why| format!("`sync.volume`: {why}"))?;
+        if let Some(prefix) = &sync.key_prefix {
+            WorkspaceSettings::check_shared(prefix).map_err(|why| format!("`sync.key_prefix`: {why}"))?;
+        }
+        match self.sandbox.limits.disk_mb {
+            Some(_) => Err("`sync.volume`: a volume that sandboxes share has no `disk_mb`".to_owned()),
+            None => Ok(()),
         }
     }
 

@@ -6,12 +6,13 @@
 mod lease;
 mod maker;
 mod session;
+pub(crate) mod volumes;
 
 pub use lease::LeaseTurnstile;
 pub use maker::{Buckets, Names, WorkspaceMaker};
 
 use crate::{Error, Result, Sandboxes, ports::Clock};
-use seawall_api::{SandboxId, files::FileName};
+use seawall_api::{AccountId, SandboxId, files::FileName};
 use seawall_sync::{
     bucket::{Scoped, SharedBucket},
     disk::ScanAsk,
@@ -33,6 +34,8 @@ pub struct WorkspaceSettings {
     /// What a prefix may name beside the account and the sandbox.
     pub conversation: Option<String>,
     pub agent: Option<String>,
+    /// The volume that it shares with other sandboxes: all of them have one workspace.
+    pub volume: Option<String>,
     /// Where a workspace's versions lie, with placeholders.
     pub key_prefix: String,
     /// S7: what was synced longer ago than this is looked at before it is used.
@@ -53,6 +56,7 @@ impl Default for WorkspaceSettings {
             account: "local".to_owned(),
             conversation: None,
             agent: None,
+            volume: None,
             key_prefix: KEY_PREFIX.to_owned(),
             stale_after: Duration::from_secs(3600),
             lock_wait: Duration::from_secs(30),
@@ -64,12 +68,8 @@ impl Default for WorkspaceSettings {
 impl WorkspaceSettings {
     /// Why a prefix cannot be used.
     pub fn check_prefix(prefix: &str) -> Result<(), String> {
-        let mut rest = prefix.to_owned();
-        for placeholder in PLACEHOLDERS {
-            rest = rest.replace(placeholder, "x");
-        }
-        if rest.contains(['{', '}']) {
-            return Err(format!("it may name {} and nothing else", PLACEHOLDERS.join(", ")));
+        if let Some(why) = unknown_placeholder(prefix) {
+            return Err(why);
         }
         if !prefix.contains("{sandbox}") && !prefix.contains("{conversation}") {
             return Err(
@@ -79,13 +79,47 @@ impl WorkspaceSettings {
         Ok(())
     }
 
+    /// Why a prefix cannot be used for those that share a volume. Each volume has one history, and each history one
+    /// volume: with two, what one has not would be deleted in the other.
+    pub fn check_shared(prefix: &str) -> Result<(), String> {
+        let others = ["{conversation}", "{agent}"].into_iter().find(|name| prefix.contains(name));
+        match others {
+            None if prefix.contains("{sandbox}") => Ok(()),
+            _ => Err("where sandboxes share a volume it must name {sandbox}, which is the volume's name then, and \
+                      neither {conversation} nor {agent}"
+                .to_owned()),
+        }
+    }
+
+    /// Where the versions of a sandbox lie. One without a conversation is named in its place, so that no two of
+    /// them have one workspace by mistake.
     pub fn prefix(&self, workspace: SandboxId) -> String {
-        let or_none = |name: &Option<String>| name.clone().unwrap_or_else(|| "none".to_owned());
-        self.key_prefix
-            .replace("{account}", &self.account)
-            .replace("{sandbox}", &workspace.to_string())
-            .replace("{conversation}", &or_none(&self.conversation))
-            .replace("{agent}", &or_none(&self.agent))
+        let workspace = workspace.to_string();
+        let conversation = self.conversation.as_deref().unwrap_or(&workspace);
+        let agent = self.agent.as_deref().unwrap_or("none");
+        let shared = self.volume.as_deref().unwrap_or(&workspace);
+        fill(&self.key_prefix, &self.account, shared, conversation, agent)
+    }
+}
+
+fn unknown_placeholder(pattern: &str) -> Option<String> {
+    let rest = PLACEHOLDERS.iter().fold(pattern.to_owned(), |rest, name| rest.replace(name, "x"));
+    let unknown = rest.contains(['{', '}']);
+    unknown.then(|| format!("it may name {} and nothing else", PLACEHOLDERS.join(", ")))
+}
+
+/// What placeholders stand for has none in it: agents' ids are made tame before.
+fn fill(pattern: &str, account: &str, sandbox: &str, conversation: &str, agent: &str) -> String {
+    let values = [account, sandbox, conversation, agent];
+    let pairs = PLACEHOLDERS.iter().zip(values);
+    pairs.fold(pattern.to_owned(), |filled, (placeholder, value)| filled.replace(placeholder, value))
+}
+
+/// As keys and volumes have it.
+fn account_name(account: AccountId) -> String {
+    match account {
+        AccountId::LOCAL => "local".to_owned(),
+        other => other.to_string(),
     }
 }
 
@@ -295,7 +329,18 @@ impl Workspaces {
         what: &Restore,
         progress: Arc<dyn Progress>,
     ) -> Result<Restored> {
-        let restored = self.try_restore(id, what, progress).await;
+        self.restore_from(self, id, what, progress).await
+    }
+
+    /// As [`Workspaces::restore`], of another sandbox, whose files may lie elsewhere.
+    pub async fn restore_from(
+        &self,
+        theirs: &Workspaces,
+        id: SandboxId,
+        what: &Restore,
+        progress: Arc<dyn Progress>,
+    ) -> Result<Restored> {
+        let restored = self.try_restore(theirs, id, what, progress).await;
         if let Ok(restored) = &restored {
             self.settle(id, &Ok(restored.report.clone())).await;
         }
@@ -304,6 +349,7 @@ impl Workspaces {
 
     async fn try_restore(
         &self,
+        theirs: &Workspaces,
         id: SandboxId,
         what: &Restore,
         progress: Arc<dyn Progress>,
@@ -311,7 +357,7 @@ impl Workspaces {
         let (session, chain) = (self.session(id).await?, self.chain(id)?);
         let engine = Engine::new(&chain, &session).with_progress(progress.clone());
         if let Some(from) = what.from.filter(|from| *from != id) {
-            let theirs = self.chain(from)?;
+            let theirs = theirs.chain(from)?;
             let version = self.version(&theirs, what.version).await?;
             let source = Engine::new(&theirs, &session).with_progress(progress);
             let notes = source.copy_in(&version, what.path.as_ref()).await?;

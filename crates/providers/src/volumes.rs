@@ -1,35 +1,87 @@
-//! Data volumes as folders of this machine: one per sandbox, beside the folders of boxes.
+//! Data volumes as folders of this machine, beside the folders of boxes: one per sandbox, under its id, and those that
+//! sandboxes share, under their names.
 
 use crate::boxes::{Boxes, io_error};
 use seawall_api::SandboxId;
 use seawall_core::{Error, Result, ports::VolumeInfo};
 use seawall_jail::tree::remove as remove_tree;
-use std::{fs, os::unix::fs::MetadataExt, path::Path};
+use std::{
+    collections::BTreeSet,
+    fs::{self, File},
+    os::unix::fs::MetadataExt,
+    path::Path,
+};
+
+/// Held while a shared volume is made or removed. Boxes note their intent first, so that whoever removes one sees it.
+const LOCK: &str = ".lock";
 
 pub fn list(volumes: &Path, boxes: &Boxes) -> Result<Vec<VolumeInfo>> {
     let entries = fs::read_dir(volumes).map_err(|e| io_error(volumes, e))?;
     let names = entries.filter_map(|entry| entry.ok()?.file_name().into_string().ok());
-    let mut ids: Vec<SandboxId> = names.filter_map(|name| name.parse().ok()).collect();
-    ids.sort();
-    let info = |id: SandboxId| {
-        let place = volumes.join(id.to_string());
-        let (in_use, bytes) = (boxes.of(id).exists(), taken(&place));
-        VolumeInfo { id, place: place.display().to_string(), in_use, bytes }
+    let mut names: Vec<String> = names.filter(|name| is_name(name)).collect();
+    names.sort();
+    // Mostly there are none.
+    let shared = match names.iter().any(|name| is_shared(name)) {
+        true => shared(boxes)?,
+        false => BTreeSet::new(),
     };
-    Ok(ids.into_iter().map(info).collect())
+    let info = |name: String| {
+        let place = volumes.join(&name);
+        let in_use = match name.parse::<SandboxId>() {
+            Ok(id) => boxes.of(id).exists(),
+            Err(_) => shared.contains(&name),
+        };
+        VolumeInfo { place: place.display().to_string(), in_use, bytes: taken(&place), name }
+    };
+    Ok(names.into_iter().map(info).collect())
 }
 
 /// Only where no box uses it.
-pub fn remove(volumes: &Path, boxes: &Boxes, id: SandboxId) -> Result<()> {
-    let volume = volumes.join(id.to_string());
-    if boxes.of(id).exists() {
-        let message = format!("sandbox {id} uses the volume; remove it with `seawall rm --volumes`");
+pub fn remove(volumes: &Path, boxes: &Boxes, name: &str) -> Result<()> {
+    let volume = volumes.join(name);
+    if !is_name(name) || !volume.exists() {
+        return Err(Error::not_found(format!("there is no volume {name}; see `seawall volumes`")));
+    }
+    let _lock = if is_shared(name) { Some(lock(volumes)?) } else { None };
+    let in_use = match name.parse::<SandboxId>() {
+        Ok(id) => boxes.of(id).exists(),
+        Err(_) => shared(boxes)?.contains(name),
+    };
+    if in_use {
+        let message = format!("a sandbox uses the volume {name}; remove it with `seawall rm --volumes`");
         return Err(Error::conflict(message));
     }
-    if !volume.exists() {
-        return Err(Error::not_found(format!("there is no volume of sandbox {id}; see `seawall volumes`")));
-    }
     remove_tree(&volume).map_err(|e| io_error(&volume, e))
+}
+
+/// Whoever makes or removes a shared volume is alone with all of them, across processes, until this is dropped.
+pub fn lock(volumes: &Path) -> Result<File> {
+    let path = volumes.join(LOCK);
+    let locked = || {
+        let file = fs::OpenOptions::new().create(true).truncate(false).write(true).open(&path)?;
+        file.lock()?;
+        Ok(file)
+    };
+    locked().map_err(|error| io_error(&path, error))
+}
+
+/// As the service names them: with a dot, which no id has, and not in front.
+fn is_shared(name: &str) -> bool {
+    let tame = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
+    name.contains('.') && !name.starts_with('.') && name.chars().all(tame)
+}
+
+fn is_name(name: &str) -> bool {
+    name.parse::<SandboxId>().is_ok() || is_shared(name)
+}
+
+/// The names that boxes have. One whose intent cannot be read may have any: nothing is known then.
+fn shared(boxes: &Boxes) -> Result<BTreeSet<String>> {
+    let mut names = BTreeSet::new();
+    for id in boxes.ids()? {
+        names.extend(boxes.intent(id)?.and_then(|intent| intent.spec.volume));
+    }
+    Ok(names)
 }
 
 /// What a tree takes on disk. What cannot be looked at counts nothing.

@@ -12,5 +12,7 @@ mod ends;
 mod files;
 #[path = "turns/reaper.rs"]
 mod reaper;
+#[path = "turns/shared.rs"]
+mod shared;
 #[path = "turns/world.rs"]
 mod world;

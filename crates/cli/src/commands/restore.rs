@@ -52,7 +52,13 @@ pub async fn restore(app: &App, args: &RestoreArgs) -> Result<i32> {
     let path = args.wanted_path().map(FileName::from);
     let wanted = Restore { version: args.version, path, from };
     let bar = Arc::new(Bar::new());
-    let restored = workspaces::of(app, info.id).await?.restore(info.id, &wanted, bar.clone()).await;
+    let ours = workspaces::of(app, info.id).await?;
+    let restored = match from {
+        Some(from) => {
+            ours.restore_from(&workspaces::of(app, from).await?, info.id, &wanted, bar.clone()).await
+        }
+        None => ours.restore(info.id, &wanted, bar.clone()).await,
+    };
     bar.finish();
     show(app, info.id, &restored?, from.is_some())
 }

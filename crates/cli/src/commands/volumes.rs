@@ -18,14 +18,14 @@ pub struct VolumesArgs {
 pub enum VolumesCommand {
     /// List them [default]
     Ls {
-        /// Only the ids of those that no sandbox uses, one per line
+        /// Only the names of those that no sandbox uses, one per line
         #[arg(short = 'q', long)]
         quiet: bool,
     },
     /// Remove volumes that no sandbox uses, with all their files
     Rm {
-        /// Which ones: ids of sandboxes that are gone
-        #[arg(required = true, value_name = "ID")]
+        /// Which ones: the ids of the sandboxes that had them, or the names that they were shared by
+        #[arg(required = true, value_name = "VOLUME")]
         ids: Vec<String>,
     },
 }
@@ -38,7 +38,7 @@ pub async fn volumes(app: &App, args: &VolumesArgs) -> Result<i32> {
     match &args.what {
         Some(VolumesCommand::Rm { ids }) => {
             super::each(app, ids, async |id| {
-                app.sandboxes.remove_volume(id.parse()?).await?;
+                app.sandboxes.remove_volume(id).await?;
                 if app.json { output::json(&serde_json::json!({ "removed": id })) } else { output::line(id) }
             })
             .await
@@ -54,7 +54,7 @@ async fn list(app: &App, quiet: bool) -> Result<i32> {
         output::json(&all)?;
     } else if quiet {
         let free = all.iter().filter(|volume| !volume.in_use);
-        output::raw(free.map(|volume| format!("{}\n", volume.id)).collect::<String>().as_bytes())?;
+        output::raw(free.map(|volume| format!("{}\n", volume.name)).collect::<String>().as_bytes())?;
     } else {
         table(&all).print()?;
     }
@@ -62,11 +62,11 @@ async fn list(app: &App, quiet: bool) -> Result<i32> {
 }
 
 fn table(all: &[VolumeInfo]) -> Table {
-    let mut table = Table::new(&["SANDBOX", "IN USE", "SIZE", "PLACE"]);
+    let mut table = Table::new(&["VOLUME", "IN USE", "SIZE", "PLACE"]);
     for volume in all {
         let in_use = if volume.in_use { "yes" } else { "no" };
         let size = format!("{:.1} MiB", volume.bytes as f64 / (1 << 20) as f64);
-        table.row(vec![volume.id.to_string(), in_use.to_owned(), size, volume.place.clone()]);
+        table.row(vec![volume.name.clone(), in_use.to_owned(), size, volume.place.clone()]);
     }
     table
 }

@@ -187,6 +187,10 @@ mod tests {
             "[[hooks.message]]\nrun = \"a\"\nwebhook = \"https://x\"",
             "[[hooks.message]]\nwebhook = \"ftp://x\"",
             "[sync]\nkey_prefix = \"all\"",
+            "[sync]\nvolume = \"../all\"",
+            "[sync]\nvolume = \"{user}\"",
+            "[sync]\nvolume = \"all\"\nkey_prefix = \"docs/{account}/{conversation}\"",
+            "[sync]\nvolume = \"all\"\n[sandbox]\nlimits = { disk_mb = 64 }",
             "[git]\nrepo = \"git@github.com:a/b\"",
             "base = \"nope\"",
         ] {

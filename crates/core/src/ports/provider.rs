@@ -8,6 +8,8 @@
 //! - `start`, `stop` and `remove` work from any state and may be repeated. Removing what is gone
 //!   succeeds. Removing keeps the data volume unless told otherwise; a box made again under its id finds
 //!   the volume's files.
+//! - Boxes whose spec names a volume share it, also at the same time. Removing a box never deletes such a volume:
+//!   `remove_volume` does, where no box has it.
 //! - `get` and `list` tell the truth of the substrate, not of memory. A box made by a former run of
 //!   the host is found again; boxes of another installation are left alone.
 //! - `watch` gives every box as it is now, then [`BoxEvent::Ready`], then each change. A broken
@@ -105,11 +107,11 @@ pub struct BoxUsage {
 /// A data volume, with or without a box.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct VolumeInfo {
-    /// The sandbox it belongs or belonged to.
-    pub id: SandboxId,
+    /// The id of the sandbox it belongs or belonged to, or the name that sandboxes share it by.
+    pub name: String,
     /// The name or path that an operator would look for.
     pub place: String,
-    /// Whether its box is there.
+    /// Whether a box of it is there.
     pub in_use: bool,
     /// What it takes on disk.
     pub bytes: u64,
@@ -194,14 +196,14 @@ pub trait Provider: Send + Sync {
         Ok(Vec::new())
     }
 
-    /// Whether there is a volume of this sandbox, with or without a box. Who cannot tell says yes: nothing is deleted.
-    async fn has_volume(&self, _id: SandboxId) -> Result<bool> {
+    /// Whether there is a volume of this name, with or without a box. Who cannot tell says yes: nothing is deleted.
+    async fn has_volume(&self, _name: &str) -> Result<bool> {
         Ok(true)
     }
 
     /// Removes a volume that no box uses: `conflict` where one does, `not_found` where there is none.
-    async fn remove_volume(&self, id: SandboxId) -> Result<()> {
-        Err(crate::Error::not_found(format!("there is no volume of sandbox {id}")))
+    async fn remove_volume(&self, name: &str) -> Result<()> {
+        Err(crate::Error::not_found(format!("there is no volume {name}")))
     }
 
     /// `stopped` where the box does not run, `not_found` where there is none.

@@ -3,6 +3,9 @@
 use crate::{Error, Result};
 use seawall_api::{InvalidId, SandboxId, sandbox::SandboxSpec};
 
+/// What file systems take, with room for what is put before it.
+pub const LONGEST_VOLUME: usize = 200;
+
 /// Names are for people to type: lower case, short, and never mistaken for an id.
 pub fn name(name: Option<&str>) -> Result<()> {
     let Some(name) = name else { return Ok(()) };
@@ -37,5 +40,22 @@ pub fn spec(spec: &SandboxSpec) -> Result<()> {
     if whole.contains(&Some(0)) || limits.cpus.is_some_and(|cpus| !cpus.is_finite() || cpus <= 0.0) {
         return Err(Error::invalid("a limit must be a number above zero"));
     }
-    Ok(())
+    match &spec.volume {
+        Some(name) => volume(name, limits.disk_mb.is_some()),
+        None => Ok(()),
+    }
+}
+
+/// Names of volumes become names of folders. With a dot within, none is taken for an id, nor for a file of ours.
+fn volume(name: &str, limited: bool) -> Result<()> {
+    let tame = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
+    if name.len() > LONGEST_VOLUME || name.starts_with('.') || !name.contains('.') || !name.chars().all(tame)
+    {
+        return Err(Error::invalid(format!("`{name}` cannot be the name of a volume")));
+    }
+    match limited {
+        // The image that limits a disk holds the rest of the box too, and is mounted once.
+        true => Err(Error::invalid("a volume that sandboxes share cannot be limited: leave `disk_mb` out")),
+        false => Ok(()),
+    }
 }

@@ -1,8 +1,12 @@
 //! Data volumes: they outlive their sandboxes until somebody removes them.
 
 use super::Sandboxes;
-use crate::{Error, Result, ports::VolumeInfo};
+use crate::{
+    Error, Result,
+    ports::{Provider, Record, VolumeInfo},
+};
 use seawall_api::{ErrorKind, SandboxId};
+use std::sync::Arc;
 
 impl Sandboxes {
     /// Every data volume, also of sandboxes that are gone.
@@ -14,20 +18,49 @@ impl Sandboxes {
         Ok(all)
     }
 
-    /// Removes the volume of a sandbox that is gone.
-    pub async fn remove_volume(&self, id: SandboxId) -> Result<()> {
-        let _claim = self.inner.records.claim(id).await?;
-        if self.inner.records.get(id).await?.is_some() {
-            let message = format!("sandbox {id} uses the volume; remove it with `seawall rm --volumes`");
+    /// Removes a volume whose sandboxes are gone: by the id of the one that had it, or by the name that they shared it by.
+    pub async fn remove_volume(&self, name: &str) -> Result<()> {
+        let id = name.parse::<SandboxId>().ok();
+        let _claim = match id {
+            Some(id) => Some(self.inner.records.claim(id).await?),
+            None => None,
+        };
+        let user = match id {
+            Some(id) => self.inner.records.get(id).await?.map(|record| record.id),
+            None => self.user_of(name, None).await?,
+        };
+        if let Some(user) = user {
+            let message = format!("sandbox {user} uses the volume; remove it with `seawall rm --volumes`");
             return Err(Error::conflict(message));
         }
         let mut missing = None;
         for provider in self.inner.providers.all() {
-            match provider.remove_volume(id).await {
+            match provider.remove_volume(name).await {
                 Err(error) if error.kind() == ErrorKind::NotFound => missing = Some(error),
                 other => return other,
             }
         }
         missing.map_or(Ok(()), Err)
+    }
+
+    /// The last of those who shared a volume takes it along.
+    pub(super) async fn remove_shared(&self, provider: &Arc<dyn Provider>, last: &Record) -> Result<()> {
+        let Some(name) = &last.spec.volume else { return Ok(()) };
+        if let Some(user) = self.user_of(name, Some(last.id)).await? {
+            tracing::info!(sandbox = %last.id, volume = name, %user, "the volume stays: another sandbox has it");
+            return Ok(());
+        }
+        match provider.remove_volume(name).await {
+            // A box without a record has it, or an earlier removal was cut short behind this.
+            Err(error) if matches!(error.kind(), ErrorKind::Conflict | ErrorKind::NotFound) => Ok(()),
+            other => other,
+        }
+    }
+
+    /// A sandbox, other than one, that would miss a shared volume.
+    async fn user_of(&self, name: &str, but: Option<SandboxId>) -> Result<Option<SandboxId>> {
+        let all = self.inner.records.list().await?;
+        let has = |record: &&Record| record.spec.volume.as_deref() == Some(name) && Some(record.id) != but;
+        Ok(all.iter().find(has).map(|record| record.id))
     }
 }

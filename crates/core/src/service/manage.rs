@@ -53,19 +53,17 @@ impl SandboxService {
         let name = provider.as_deref().unwrap_or(self.sandboxes.providers().default_name()).to_owned();
         let provides = self.sandboxes.providers().get(&name).map_err(invalid)?;
         self.check_provider(ask, &name)?;
+        let wanted = Wanted { account, sandbox: id, conversation: None, agent: None, turn: None, template };
+        let spec = with_wishes(self.spec_of(&wanted, provides.capabilities().isolation)?, ask);
         let new = NewSandbox {
             id: Some(id),
             account: Some(account),
             name: ask.name.clone(),
-            template: Some(template.name.clone()),
+            template: Some(wanted.template.name.clone()),
             provider,
-            spec: self.allowed(
-                account,
-                with_wishes(self.spec_of(&template, provides.capabilities().isolation)?, ask),
-            ),
+            spec: self.allowed(account, spec),
         };
-        let wanted = Wanted { account, sandbox: id, conversation: None, agent: None, turn: None, template };
-        let kept = provides.has_volume(id).await?;
+        let kept = new.spec.volume.is_some() || provides.has_volume(&id.to_string()).await?;
         if !ask.start {
             self.sandboxes.create(new).await.map_err(|error| created(id, error))?;
             return self.get(account, id).await;
@@ -269,8 +267,9 @@ impl SandboxService {
         if how.force {
             self.sandboxes.give_up_unsynced(id).await?;
         }
-        // What is in the bucket need not be here; what is not, stays.
-        let volumes = how.volumes.unwrap_or(if synced { Volumes::Delete } else { Volumes::Keep });
+        // What is in the bucket need not be here; what is not, stays. A volume that others may use stays unless told.
+        let shares = self.row(wanted.account, id).await?.spec.volume.is_some();
+        let volumes = how.volumes.unwrap_or(if synced && !shares { Volumes::Delete } else { Volumes::Keep });
         self.sandboxes.remove(id, volumes).await
     }
 

@@ -73,15 +73,20 @@ impl SandboxService {
 
     /// Brings a version back, or a part of it.
     pub async fn restore(&self, account: AccountId, id: SandboxId, ask: &RestoreVersion) -> Result<Restored> {
-        if let Some(from) = ask.from {
+        let from = match ask.from {
             // It must be theirs too.
-            self.row(account, from).await?;
-        }
+            Some(from) => Some(self.row(account, from).await?),
+            None => None,
+        };
         self.guest(account, id).await?;
         let row = self.live_row(account, id).await?;
         let what =
             Restore { version: ask.version, path: ask.path.as_deref().map(FileName::from), from: ask.from };
-        let restored = self.place_of(&row).await?.restore(id, &what, Arc::new(Silent)).await;
+        let (ours, progress) = (self.place_of(&row).await?, Arc::new(Silent));
+        let restored = match from {
+            Some(from) => ours.restore_from(&self.place_of(&from).await?, id, &what, progress).await,
+            None => ours.restore(id, &what, progress).await,
+        };
         restored.map_err(|error| not_synced(id, error))
     }
 }

@@ -122,8 +122,8 @@ impl Provider for FaultyProvider {
         self.inner.stop(id, grace).await
     }
 
-    async fn has_volume(&self, id: SandboxId) -> Result<bool> {
-        self.inner.has_volume(id).await
+    async fn has_volume(&self, name: &str) -> Result<bool> {
+        self.inner.has_volume(name).await
     }
 
     async fn remove(&self, id: SandboxId, volumes: Volumes) -> Result<()> {

@@ -1,7 +1,7 @@
 //! S12: which bucket, and where in it, for whom.
 
-use super::{WorkspaceSettings, Workspaces};
-use crate::{Result, Sandboxes, ports::Clock, templates::SyncPart};
+use super::{WorkspaceSettings, Workspaces, account_name};
+use crate::{Error, Result, Sandboxes, ports::Clock, templates::SyncPart};
 use async_trait::async_trait;
 use seawall_api::AccountId;
 use seawall_sync::{
@@ -23,6 +23,8 @@ pub struct Names {
     pub account: AccountId,
     pub conversation: Option<String>,
     pub agent: Option<String>,
+    /// The volume that the sandbox shares with others, where it does.
+    pub volume: Option<String>,
 }
 
 #[derive(Clone)]
@@ -72,15 +74,17 @@ impl WorkspaceMaker {
             return Ok(None);
         }
         let Some(bucket) = self.buckets.open(sync.bucket.as_deref()).await? else { return Ok(None) };
-        let account = match names.account {
-            AccountId::LOCAL => "local".to_owned(),
-            other => other.to_string(),
-        };
+        let key_prefix = sync.key_prefix.clone().unwrap_or_else(|| self.settings.key_prefix.clone());
+        if names.volume.is_some() {
+            let wrong = |why: String| Error::invalid(format!("`key_prefix` is `{key_prefix}`: {why}"));
+            WorkspaceSettings::check_shared(&key_prefix).map_err(wrong)?;
+        }
         let settings = WorkspaceSettings {
-            account,
+            account: account_name(names.account),
+            volume: names.volume.clone(),
             conversation: names.conversation.clone(),
             agent: names.agent.clone().map(|agent| tame(&agent)),
-            key_prefix: sync.key_prefix.clone().unwrap_or_else(|| self.settings.key_prefix.clone()),
+            key_prefix,
             ..self.settings.clone()
         };
         let made = Workspaces::new(self.sandboxes.clone(), bucket, self.clock.clone(), settings);

@@ -127,7 +127,7 @@ async fn v2_the_files_of_what_is_ended_stay_unless_that_is_not_wanted() {
         world.put(id, "a.txt", "kept").await;
         // Nothing takes them: a sync that does nothing saved nothing.
         world.service.end(ME, id, &EndSandbox { volumes, ..SAVE_AND_END }).await.unwrap();
-        assert_eq!(world.mock.has_volume(id).await.unwrap(), stay, "{volumes:?}");
+        assert_eq!(world.mock.has_volume(&id.to_string()).await.unwrap(), stay, "{volumes:?}");
     }
 }
 
@@ -258,7 +258,7 @@ async fn v2_an_end_that_cannot_save_is_refused_without_force() {
     assert_eq!((ended.info.state, ended.unsynced), (SandboxState::Terminated, None));
     assert_eq!(world.boxes().await, 0);
     // What no bucket has stays.
-    assert!(world.mock.has_volume(id).await.unwrap());
+    assert!(world.mock.has_volume(&id.to_string()).await.unwrap());
 }
 
 #[tokio::test(start_paused = true)]

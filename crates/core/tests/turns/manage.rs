@@ -86,7 +86,7 @@ async fn state(world: &World, id: SandboxId) -> SandboxState {
 async fn assert_never_was(world: &World, id: SandboxId) {
     assert!(world.row(id).await.is_none());
     assert_eq!(world.boxes().await, 0);
-    assert!(!world.mock.has_volume(id).await.unwrap());
+    assert!(!world.mock.has_volume(&id.to_string()).await.unwrap());
 }
 
 /// Its files go to a bucket; the mock's guest knows no sync, so that they never arrive.

@@ -8,16 +8,20 @@
 //!                         guest.log    what the guest had to say
 //! <data>/local/volumes/<id>/work       the data volume; outlives the box
 //!                           home, tmp  go with the box
+//!                     <name>/          the same of one that boxes share; all of it stays
 //! ```
 
-use crate::boxes::{Boxes, io_error, make_private, no_box};
+use crate::{
+    boxes::{Boxes, io_error, make_private, no_box},
+    volumes,
+};
 use rustix::{
     fs::{FlockOperation, Mode, OFlags},
     io::Errno,
 };
 use seawall_api::{
     SandboxId,
-    sandbox::{EndReason, Limits},
+    sandbox::{EndReason, Limits, SandboxSpec},
 };
 use seawall_core::{
     Result,
@@ -53,17 +57,14 @@ impl Folders {
     }
 
     /// What the box calls `/`.
-    pub fn root(&self, id: SandboxId) -> PathBuf {
-        self.volumes.join(id.to_string())
-    }
-
-    pub fn work(&self, id: SandboxId) -> PathBuf {
-        self.root(id).join("work")
+    pub fn root(&self, id: SandboxId, spec: &SandboxSpec) -> PathBuf {
+        self.volumes.join(spec.volume_of(id))
     }
 
     /// The folders that the box's processes see. Existing ones stay as they are.
-    pub fn make_root(&self, id: SandboxId) -> Result<()> {
-        let root = self.root(id);
+    pub fn make_root(&self, id: SandboxId, spec: &SandboxSpec) -> Result<()> {
+        let _alone = spec.volume.as_ref().map(|_| volumes::lock(&self.volumes)).transpose()?;
+        let root = self.root(id, spec);
         make_private(&root).map_err(|e| io_error(&root, e))?;
         for (name, mode) in [("work", 0o777), ("home", 0o777), ("tmp", 0o1777)] {
             let dir = root.join(name);
@@ -84,7 +85,7 @@ impl Folders {
     pub fn info(&self, id: SandboxId) -> Result<BoxInfo> {
         let intent = self.boxes.intent(id)?.ok_or_else(|| no_box(id))?;
         let (state, reason, pid) = self.state(id)?;
-        let volume = self.work(id).display().to_string();
+        let volume = self.root(id, &intent.spec).join("work").display().to_string();
         let (spec, created_at, limits) = (intent.spec, intent.created_at, Limits::default());
         Ok(BoxInfo { id, state, reason, spec, created_at, pid, volume, limits })
     }
@@ -126,9 +127,9 @@ impl Folders {
         }
     }
 
-    /// Removes the box's own folders, and the volume where asked. The intent goes last.
+    /// Removes the box's own folders, and the volume of its own where asked. The intent goes last.
     pub fn remove(&self, id: SandboxId, volume: bool) -> Result<()> {
-        let root = self.root(id);
+        let root = self.volumes.join(id.to_string());
         let gone: Vec<PathBuf> = match volume {
             true => vec![root],
             false => vec![root.join("home"), root.join("tmp")],

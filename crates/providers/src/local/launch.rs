@@ -19,7 +19,7 @@ const DEFAULT_PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/s
 
 /// Returns when the guest serves. It outlives this process.
 pub async fn start(guest: &Path, folders: &Folders, id: SandboxId, spec: &SandboxSpec) -> Result<()> {
-    let (folder, root) = (folders.of(id), folders.root(id));
+    let (folder, root) = (folders.of(id), folders.root(id, spec));
     let mut command = Command::new(guest);
     // The folder is the working directory because a socket's path must be short.
     command

@@ -141,11 +141,11 @@ impl Provider for LocalProvider {
                 None => folders.boxes.write_intent(&Intent {
                     version: 1,
                     id,
-                    spec,
+                    spec: spec.clone(),
                     created_at: Timestamp::now(),
                 })?,
             }
-            folders.make_root(id)?;
+            folders.make_root(id, &spec)?;
             folders.info(id)
         })
         .await
@@ -157,7 +157,7 @@ impl Provider for LocalProvider {
         if info.state == BoxState::Running {
             return Ok(info);
         }
-        self.folders.make_root(id)?;
+        self.folders.make_root(id, &info.spec)?;
         launch::start(&self.guest, &self.folders, id, &info.spec).await?;
         self.folders.info(id)
     }
@@ -196,8 +196,8 @@ impl Provider for LocalProvider {
         watch::watch(self.folders.clone())
     }
 
-    async fn has_volume(&self, id: SandboxId) -> Result<bool> {
-        Ok(self.volumes().await?.iter().any(|volume| volume.id == id))
+    async fn has_volume(&self, name: &str) -> Result<bool> {
+        Ok(self.folders.volumes.join(name).exists())
     }
 
     async fn volumes(&self) -> Result<Vec<VolumeInfo>> {
@@ -205,9 +205,9 @@ impl Provider for LocalProvider {
         off_thread(move || volumes::list(&folders.volumes, &folders.boxes)).await
     }
 
-    async fn remove_volume(&self, id: SandboxId) -> Result<()> {
-        let folders = self.folders.clone();
-        off_thread(move || volumes::remove(&folders.volumes, &folders.boxes, id)).await
+    async fn remove_volume(&self, name: &str) -> Result<()> {
+        let (folders, name) = (self.folders.clone(), name.to_owned());
+        off_thread(move || volumes::remove(&folders.volumes, &folders.boxes, &name)).await
     }
 
     async fn connect(&self, id: SandboxId) -> Result<Box<dyn Duplex>> {

@@ -15,7 +15,9 @@ use seawall_api::{
 };
 use seawall_core::{
     Error, Result,
-    ports::{BoxEvent, BoxEvents, BoxInfo, BoxState, Capabilities, LimitKinds, Provider, Volumes},
+    ports::{
+        BoxEvent, BoxEvents, BoxInfo, BoxState, Capabilities, LimitKinds, Provider, VolumeInfo, Volumes,
+    },
 };
 use seawall_wire::Duplex;
 use std::{
@@ -54,9 +56,16 @@ struct MockBox {
 struct State {
     boxes: BTreeMap<SandboxId, MockBox>,
     /// Outlive their boxes.
-    volumes: BTreeMap<SandboxId, Arc<Mutex<FileTree>>>,
+    volumes: BTreeMap<String, Arc<Mutex<FileTree>>>,
     failures: Vec<(MockOp, ErrorKind)>,
     commands: Commands,
+}
+
+impl State {
+    /// Whether a box has a volume.
+    fn uses(&self, volume: &str) -> bool {
+        self.boxes.iter().any(|(id, found)| found.spec.volume_of(*id) == volume)
+    }
 }
 
 /// What a machine is to a real provider: it outlives the provider object.
@@ -172,7 +181,7 @@ fn info(id: SandboxId, found: &MockBox) -> BoxInfo {
         spec: found.spec.clone(),
         created_at: found.created_at,
         pid: None,
-        volume: format!("mock:{id}"),
+        volume: format!("mock:{}", found.spec.volume_of(id)),
         limits: found.spec.limits,
     }
 }
@@ -249,7 +258,7 @@ impl Provider for MockProvider {
         };
         let info = info(id, &made);
         state.boxes.insert(id, made);
-        state.volumes.entry(id).or_default();
+        state.volumes.entry(spec.volume_of(id)).or_default();
         self.substrate.tell(BoxEvent::Is(Box::new(info.clone())));
         Ok(info)
     }
@@ -261,7 +270,7 @@ impl Provider for MockProvider {
         let found = boxes.get_mut(&id).ok_or_else(|| missing(id))?;
         if found.guest.is_none() {
             let substrate = Arc::downgrade(&self.substrate);
-            let files = volumes.entry(id).or_default().clone();
+            let files = volumes.entry(found.spec.volume_of(id)).or_default().clone();
             let guest = MockGuest::new(id, found.spec.clone(), files, substrate);
             found.guest = Some(Arc::new(guest));
             found.state = BoxState::Running;
@@ -280,8 +289,28 @@ impl Provider for MockProvider {
         Ok(())
     }
 
-    async fn has_volume(&self, id: SandboxId) -> Result<bool> {
-        Ok(lock(&self.substrate.state).volumes.contains_key(&id))
+    async fn has_volume(&self, name: &str) -> Result<bool> {
+        Ok(lock(&self.substrate.state).volumes.contains_key(name))
+    }
+
+    async fn volumes(&self) -> Result<Vec<VolumeInfo>> {
+        let state = lock(&self.substrate.state);
+        let info = |name: &String| {
+            let (place, in_use) = (format!("mock:{name}"), state.uses(name));
+            VolumeInfo { name: name.clone(), place, in_use, bytes: 0 }
+        };
+        Ok(state.volumes.keys().map(info).collect())
+    }
+
+    async fn remove_volume(&self, name: &str) -> Result<()> {
+        let mut state = lock(&self.substrate.state);
+        if state.uses(name) {
+            return Err(Error::conflict(format!("a sandbox uses the volume {name}")));
+        }
+        match state.volumes.remove(name) {
+            Some(_) => Ok(()),
+            None => Err(Error::not_found(format!("there is no volume {name}"))),
+        }
     }
 
     async fn remove(&self, id: SandboxId, volumes: Volumes) -> Result<()> {
@@ -289,7 +318,7 @@ impl Provider for MockProvider {
         self.halt(id).await;
         let mut state = lock(&self.substrate.state);
         if volumes == Volumes::Delete {
-            state.volumes.remove(&id);
+            state.volumes.remove(&id.to_string());
         }
         if let Some(gone) = state.boxes.remove(&id) {
             // A start may have come between.

@@ -8,14 +8,18 @@
 //!                          wire.sock   where the guest listens
 //!                          own/        home, root, var, opt, usr/local, tmp of the box; go with it
 //! <data>/native/volumes/<id>/work      the data volume; outlives the box
+//!                       <name>/work    one that boxes share
 //! <data>/native/etc                    what boxes may have of the host's /etc
 //! ```
 
 use super::spares::{MakeGroup, Spares};
-use crate::boxes::{Boxes, Intent, io_error, make_private, no_box};
+use crate::{
+    boxes::{Boxes, Intent, io_error, make_private, no_box},
+    volumes,
+};
 use seawall_api::{
     SandboxId,
-    sandbox::{EndReason, Limits},
+    sandbox::{EndReason, Limits, SandboxSpec},
 };
 use seawall_core::{
     Error, Result,
@@ -95,24 +99,25 @@ impl Folders {
         self.boxes.of(id).join("own")
     }
 
-    pub fn volume(&self, id: SandboxId) -> PathBuf {
-        self.volumes.join(id.to_string())
+    fn volume(&self, id: SandboxId, spec: &SandboxSpec) -> PathBuf {
+        self.volumes.join(spec.volume_of(id))
     }
 
-    pub fn work(&self, id: SandboxId) -> PathBuf {
-        self.volume(id).join("work")
+    pub fn work(&self, id: SandboxId, spec: &SandboxSpec) -> PathBuf {
+        self.volume(id, spec).join("work")
     }
 
     /// The image that holds the volume and the box's files, where its disk is limited.
     pub fn image(&self, id: SandboxId) -> PathBuf {
-        self.volume(id).join("disk.img")
+        self.volumes.join(id.to_string()).join("disk.img")
     }
 
     /// The directories that the box sees. Existing ones stay as they are.
-    pub fn make_own(&self, id: SandboxId, disk_mb: Option<u64>) -> Result<()> {
-        let (own, volume) = (self.own(id), self.volume(id));
-        self.check_volume(id, disk_mb.is_some())?;
-        if let Some(mb) = disk_mb {
+    pub fn make_own(&self, id: SandboxId, spec: &SandboxSpec) -> Result<()> {
+        let (own, volume) = (self.own(id), self.volume(id, spec));
+        let _alone = spec.volume.as_ref().map(|_| volumes::lock(&self.volumes)).transpose()?;
+        self.check_volume(id, spec)?;
+        if let Some(mb) = spec.limits.disk_mb {
             let image = self.image(id);
             let make = || -> io::Result<()> {
                 make_dir(&own, 0o700, None)?;
@@ -127,7 +132,7 @@ impl Folders {
                 io_error(&image, error)
             });
         }
-        if own::is_whole(&own) {
+        if own::is_whole(&own) && volume.exists() {
             return Ok(());
         }
         if !own.exists() && !volume.exists() && self.spares.place(&own, &volume) {
@@ -137,9 +142,11 @@ impl Folders {
     }
 
     /// A volume that was kept is of one kind or the other; the wrong one would hide its files.
-    fn check_volume(&self, id: SandboxId, image: bool) -> Result<()> {
-        let (is, wanted) = match image {
-            true => (self.work(id).exists(), "the volume of this sandbox has no limit: leave `disk_mb` out"),
+    fn check_volume(&self, id: SandboxId, spec: &SandboxSpec) -> Result<()> {
+        let (is, wanted) = match spec.limits.disk_mb.is_some() {
+            true => {
+                (self.work(id, spec).exists(), "the volume of this sandbox has no limit: leave `disk_mb` out")
+            }
             false => (self.image(id).exists(), "the volume of this sandbox is limited: set `disk_mb`"),
         };
         let advice = "or remove it with `seawall volumes rm`";
@@ -155,7 +162,7 @@ impl Folders {
         let id = intent.id;
         let (state, reason, pid) = self.state(id);
         let image = intent.spec.limits.disk_mb.is_some();
-        let volume = if image { self.image(id) } else { self.work(id) }.display().to_string();
+        let volume = if image { self.image(id) } else { self.work(id, &intent.spec) }.display().to_string();
         let (spec, created_at, limits) = (intent.spec, intent.created_at, Limits::default());
         BoxInfo { id, state, reason, spec, created_at, pid, volume, limits }
     }
@@ -198,10 +205,10 @@ impl Folders {
         }
     }
 
-    /// Removes the box's folder, and its volume where asked. The folder goes last.
+    /// Removes the box's folder, and the volume of its own where asked. The folder goes last.
     pub fn remove(&self, id: SandboxId, volume: bool) -> Result<()> {
         if volume {
-            let volume = self.volume(id);
+            let volume = self.volumes.join(id.to_string());
             let aside = self.boxes.aside(id, "volume");
             match fs::rename(&volume, &aside) {
                 Ok(()) => self.spares.remove(aside),

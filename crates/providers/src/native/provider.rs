@@ -259,7 +259,7 @@ impl NativeProvider {
         let folders = &inner.folders;
         let volume = match info.spec.limits.disk_mb {
             Some(_) => open(&folders.image(id), OFlags::RDWR)?,
-            None => open_dir(&folders.work(id))?,
+            None => open_dir(&folders.work(id, &info.spec))?,
         };
         let program = open(&inner.program, OFlags::PATH)?;
         let mut fds = vec![open_dir(&folders.boxes.of(id))?, open_dir(&folders.own(id))?, volume, program];
@@ -380,7 +380,7 @@ impl Provider for NativeProvider {
                     intent
                 }
             };
-            folders.make_own(id, intent.spec.limits.disk_mb)?;
+            folders.make_own(id, &intent.spec)?;
             Ok(inner.complete(inner.folders.info_of(intent)))
         })
         .await
@@ -394,7 +394,7 @@ impl Provider for NativeProvider {
             return Ok(info);
         }
         // A crash may have come between the intent and these.
-        folders.make_own(id, info.spec.limits.disk_mb)?;
+        folders.make_own(id, &info.spec)?;
         let group = self.inner.groups.all_of(&self.inner.group_name(id));
         if group.exists() {
             // Of a former life whose folder was lost, perhaps.
@@ -457,8 +457,8 @@ impl Provider for NativeProvider {
         watch::watch(self.inner.clone())
     }
 
-    async fn has_volume(&self, id: SandboxId) -> Result<bool> {
-        Ok(self.inner.folders.volume(id).exists())
+    async fn has_volume(&self, name: &str) -> Result<bool> {
+        Ok(self.inner.folders.volumes.join(name).exists())
     }
 
     async fn volumes(&self) -> Result<Vec<VolumeInfo>> {
@@ -466,9 +466,9 @@ impl Provider for NativeProvider {
         off_thread(move || volumes::list(&folders.volumes, &folders.boxes)).await
     }
 
-    async fn remove_volume(&self, id: SandboxId) -> Result<()> {
-        let folders = self.inner.folders.clone();
-        off_thread(move || volumes::remove(&folders.volumes, &folders.boxes, id)).await
+    async fn remove_volume(&self, name: &str) -> Result<()> {
+        let (folders, name) = (self.inner.folders.clone(), name.to_owned());
+        off_thread(move || volumes::remove(&folders.volumes, &folders.boxes, &name)).await
     }
 
     async fn connect(&self, id: SandboxId) -> Result<Box<dyn Duplex>> {

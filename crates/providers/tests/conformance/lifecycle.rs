@@ -1,7 +1,7 @@
 //! The rules of the provider contract, a case for each.
 
 use super::{
-    kit::{ensure_kind, error_of, eventually, guest_of, guest_with},
+    kit::{Sandbox, ensure_kind, error_of, eventually, guest_of, guest_with},
     suite::{Cx, cases, clean, skip},
 };
 use anyhow::{Context, Result, bail, ensure};
@@ -24,6 +24,7 @@ cases!("lifecycle";
     p1_start_stop_and_remove_work_from_any_state;
     p1_remove_keeps_the_volume;
     p1_remove_deletes_the_volume_when_told;
+    s12_boxes_share_a_volume_by_its_name;
     stop_keeps_the_files;
     p1_get_and_list_tell_the_truth;
     boxes_are_found_again_by_another_host_process [Durable];
@@ -143,6 +144,44 @@ async fn p1_remove_deletes_the_volume_when_told(cx: Cx) -> Result<()> {
     cx.provider.start(sandbox.id).await?;
     let found = sandbox.guest.stat(FileRef::new("gone.txt"), true).await;
     ensure_kind(found, &[ErrorKind::NotFound])
+}
+
+async fn s12_boxes_share_a_volume_by_its_name(cx: Cx) -> Result<()> {
+    const NAME: &str = "local.team-1";
+    let shares = SandboxSpec { volume: Some(NAME.to_owned()), ..spec() };
+    let ids: Vec<_> = (0..3).map(|_| SandboxId::generate()).collect();
+    let begin = async |id: SandboxId| {
+        let made = cx.provider.create(id, &shares).await?;
+        ensure!(made.volume.contains(NAME), "{made:?}");
+        cx.provider.start(id).await?;
+        anyhow::Ok(Sandbox { id, guest: guest_of(&cx.provider, id) })
+    };
+    ensure!(!cx.provider.has_volume(NAME).await?);
+    let first = begin(ids[0]).await?;
+    ensure!(cx.provider.has_volume(NAME).await?);
+    first.put("shared.txt", b"one").await?;
+    let second = begin(ids[1]).await?;
+    ensure!(second.take("shared.txt").await? == b"one");
+    second.put("shared.txt", b"two").await?;
+    ensure!(first.take("shared.txt").await? == b"two");
+    // Neither the end of one nor of the last takes the files of others along.
+    cx.provider.remove(ids[0], Volumes::Delete).await?;
+    ensure!(second.take("shared.txt").await? == b"two");
+    ensure_kind(cx.provider.remove_volume(NAME).await, &[ErrorKind::Conflict])?;
+    cx.provider.stop(ids[1], GRACE).await?;
+    ensure_kind(cx.provider.remove_volume(NAME).await, &[ErrorKind::Conflict])?;
+    cx.provider.remove(ids[1], Volumes::Delete).await?;
+    let third = begin(ids[2]).await?;
+    ensure!(third.take("shared.txt").await? == b"two");
+    cx.provider.remove(ids[2], Volumes::Keep).await?;
+    let known = cx.provider.volumes().await?;
+    ensure!(known.iter().any(|volume| volume.name == NAME && !volume.in_use), "{known:?}");
+    cx.provider.remove_volume(NAME).await?;
+    ensure!(!cx.provider.has_volume(NAME).await?);
+    for missing in [NAME, "..", ".", "../boxes", "local.team-2", ""] {
+        ensure_kind(cx.provider.remove_volume(missing).await, &[ErrorKind::NotFound])?;
+    }
+    Ok(())
 }
 
 async fn stop_keeps_the_files(cx: Cx) -> Result<()> {

@@ -15,16 +15,16 @@ use seawall_core::{
     delivery::Courier,
     hooks::Hooks,
     ports::{
-        Claim, Claims, Clock, Provider, Volumes,
+        Clock, Provider, Volumes,
         gateway::{Access, Gateway},
         store::{Direction, Page, SandboxRow, Stores},
     },
     rows::RowRecords,
     service::{SandboxService, Wanted},
     templates::{Template, Templates},
-    testing::{ManualClock, MemoryStore},
+    testing::{ManualClock, MemoryClaims, MemoryStore, OneBucket},
     turns::{Begun, TurnAsk, TurnParts},
-    workspaces::{Buckets, WorkspaceMaker, WorkspaceSettings},
+    workspaces::{WorkspaceMaker, WorkspaceSettings},
 };
 use seawall_providers::{
     local::LocalProvider,
@@ -36,7 +36,7 @@ use std::{
     collections::BTreeMap,
     ops::Range,
     sync::{
-        Arc, Mutex,
+        Arc,
         atomic::{AtomicBool, Ordering},
     },
     time::Duration,
@@ -102,41 +102,6 @@ impl Bucket for Unsteady {
 
     async fn delete(&self, key: &str) -> seawall_sync::Result<()> {
         self.reach()?.delete(key).await
-    }
-}
-
-struct OneBucket(Option<SharedBucket>);
-
-#[async_trait]
-impl Buckets for OneBucket {
-    async fn open(&self, _url: Option<&str>) -> Result<Option<SharedBucket>> {
-        Ok(self.0.clone())
-    }
-}
-
-#[derive(Clone, Default)]
-struct MemoryClaims(Arc<Mutex<BTreeMap<SandboxId, Arc<tokio::sync::Mutex<()>>>>>);
-
-impl MemoryClaims {
-    fn of(&self, id: SandboxId) -> Arc<tokio::sync::Mutex<()>> {
-        self.0.lock().unwrap().entry(id).or_default().clone()
-    }
-}
-
-#[async_trait]
-impl Claims for MemoryClaims {
-    async fn claim(&self, id: SandboxId) -> Result<Claim> {
-        Ok(Box::new(self.of(id).lock_owned().await))
-    }
-
-    async fn try_claim(&self, id: SandboxId) -> Result<Option<Claim>> {
-        Ok(self.of(id).try_lock_owned().ok().map(|held| Box::new(held) as Claim))
-    }
-
-    async fn next_epoch(&self, _id: SandboxId) -> Result<u64> {
-        // Time goes on, so that each is larger than the one before.
-        let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap();
-        Ok(u64::try_from(now.as_nanos()).unwrap())
     }
 }
 
