@@ -10,6 +10,7 @@
 mod access;
 mod answer;
 mod follow;
+mod live;
 mod manage;
 mod pump;
 mod run;
@@ -31,7 +32,9 @@ use crate::{
     service::{SandboxService, gone},
     templates::{DEFAULT, Template, Templates},
 };
+use bytes::Bytes;
 use jiff::Timestamp;
+use live::Live;
 use seawall_api::{
     AccountId, ConversationId, ErrorKind, MessageId, SandboxId, TurnId,
     conversation::{Conversation, Message, Role, Turn},
@@ -42,16 +45,10 @@ use std::{
     collections::{BTreeMap, HashMap},
     fmt,
     ops::Deref,
-    sync::{
-        Arc, Mutex, PoisonError,
-        atomic::{AtomicBool, Ordering},
-    },
+    sync::{Arc, Mutex, PoisonError},
     time::Duration,
 };
-use tokio::{
-    sync::watch,
-    time::{Instant, sleep},
-};
+use tokio::time::{Instant, sleep};
 use tracing::Instrument as _;
 
 /// A prompt that is longer is a file.
@@ -117,16 +114,6 @@ impl Deref for Inner {
     }
 }
 
-/// A turn that this process runs.
-#[derive(Clone)]
-pub(crate) struct Live {
-    /// How many events are stored.
-    pub events: watch::Sender<u64>,
-    pub cancel: watch::Sender<bool>,
-    /// A task of this process has the claim.
-    pub runs: Arc<AtomicBool>,
-}
-
 /// What a service of turns is made from.
 pub struct TurnParts {
     pub stores: Stores,
@@ -171,7 +158,10 @@ impl Turns {
 
     /// Begins a turn and runs it, here, whoever listens.
     pub async fn start(&self, account: AccountId, ask: TurnAsk) -> Result<Begun> {
-        let begun = self.begin(account, ask).await?;
+        let (begun, first) = self.begin_with_first(account, ask).await?;
+        if let Some(first) = first {
+            self.live(begun.turn.id).stored(0, &[first]);
+        }
         self.spawn(account, begun.turn.clone());
         Ok(begun)
     }
@@ -195,6 +185,11 @@ impl Turns {
 
     /// M2: the prompt is stored when this returns, and the agent has not seen it.
     pub async fn begin(&self, account: AccountId, ask: TurnAsk) -> Result<Begun> {
+        self.begin_with_first(account, ask).await.map(|(begun, _)| begun)
+    }
+
+    /// And the first event, where it is stored already.
+    async fn begin_with_first(&self, account: AccountId, ask: TurnAsk) -> Result<(Begun, Option<Bytes>)> {
         check_prompt(&ask.prompt)?;
         // A length without an end is as long as it takes.
         let give_up = Instant::now().checked_add(ask.wait);
@@ -211,7 +206,7 @@ impl Turns {
     }
 
     /// Anew each time: while one waits, the conversation gets its sandbox, and its answer.
-    async fn try_begin(&self, account: AccountId, ask: &TurnAsk) -> Result<Begun> {
+    async fn try_begin(&self, account: AccountId, ask: &TurnAsk) -> Result<(Begun, Option<Bytes>)> {
         let known = self.known(account, ask).await?;
         let template = self.template(ask, known.as_ref())?;
         // What cannot be answered is not begun.
@@ -235,11 +230,18 @@ impl Turns {
         tracing::info!(%account, conversation = %conversation.id, turn = %turn.id, sandbox = %sandbox, template = template.name, "turn begins");
         let first = encoded(&first_event(&turn, sandbox))?;
         let store = &self.inner.stores.turns;
-        if let Err(error) = store.append_events(account, None, turn.id, 0, &[first], 0).await {
-            // The turn is begun. Whoever runs it stores what is missing.
-            tracing::warn!(turn = %turn.id, error = %error.chain(), "the first event could not be stored yet");
-        }
-        Ok(Begun { account, turn, conversation })
+        let first = match store
+            .append_events(account, None, turn.id, 0, std::slice::from_ref(&first), 0)
+            .await
+        {
+            Ok(_) => Some(first),
+            Err(error) => {
+                // The turn is begun. Whoever runs it stores what is missing.
+                tracing::warn!(turn = %turn.id, error = %error.chain(), "the first event could not be stored yet");
+                None
+            }
+        };
+        Ok((Begun { account, turn, conversation }, first))
     }
 
     /// Nothing was said in it: its sandbox was another's.
@@ -377,12 +379,7 @@ impl Turns {
 
     pub(crate) fn live(&self, turn: TurnId) -> Live {
         let mut live = self.inner.live.lock().unwrap_or_else(PoisonError::into_inner);
-        let fresh = || Live {
-            events: watch::Sender::new(0),
-            cancel: watch::Sender::new(false),
-            runs: Arc::default(),
-        };
-        live.entry(turn).or_insert_with(fresh).clone()
+        live.entry(turn).or_insert_with(Live::new).clone()
     }
 
     pub(crate) fn find_live(&self, turn: TurnId) -> Option<Live> {
@@ -392,7 +389,7 @@ impl Turns {
     /// Of a turn that somebody else runs: forgotten, unless that is a task of this process.
     pub(crate) fn over_unless_run(&self, turn: TurnId) {
         let mut live = self.inner.live.lock().unwrap_or_else(PoisonError::into_inner);
-        if live.get(&turn).is_some_and(|live| !live.runs.load(Ordering::Relaxed)) {
+        if live.get(&turn).is_some_and(|live| !live.is_run_here()) {
             live.remove(&turn);
         }
     }
@@ -414,7 +411,7 @@ pub(crate) fn first_event(turn: &Turn, sandbox: SandboxId) -> Event {
     }
 }
 
-pub(crate) fn encoded(event: &Event) -> Result<bytes::Bytes> {
+pub(crate) fn encoded(event: &Event) -> Result<Bytes> {
     let json = serde_json::to_vec(event);
     json.map(Into::into).map_err(|error| Error::internal("an event cannot be written").with_source(error))
 }

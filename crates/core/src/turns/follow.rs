@@ -8,7 +8,7 @@ use seawall_api::{
     event::Event,
 };
 use std::{collections::VecDeque, time::Duration};
-use tokio::time::timeout;
+use tokio::{sync::watch, time::timeout};
 
 /// Events of one look.
 const PAGE: u32 = 500;
@@ -28,6 +28,8 @@ pub struct Followed {
     ready: VecDeque<TurnEvent>,
     over: bool,
     pause: Duration,
+    /// Nobody woke it in time: the store is asked, whatever is known here.
+    doubts: bool,
 }
 
 impl Turns {
@@ -44,8 +46,8 @@ impl Turns {
     }
 
     fn followed(&self, account: AccountId, turn: TurnId, from: u64) -> Followed {
-        let (ready, over, pause) = (VecDeque::new(), false, ELSEWHERE);
-        Followed { turns: self.clone(), account, turn, next: from, ready, over, pause }
+        let (ready, over, pause, doubts) = (VecDeque::new(), false, ELSEWHERE, false);
+        Followed { turns: self.clone(), account, turn, next: from, ready, over, pause, doubts }
     }
 
     /// The last event of a turn that has ended, made from its rows: it is there also where a crash came in between.
@@ -93,10 +95,21 @@ impl Followed {
     async fn look(&mut self) -> Result<Option<(u64, Event)>> {
         let store = self.turns.inner.stores.turns.clone();
         // Before the look: what is stored in between is not missed.
-        let mut seen = self.turns.find_live(self.turn).map(|live| live.events.subscribe());
+        let live = self.turns.find_live(self.turn);
+        let mut seen = live.as_ref().map(|live| live.events.subscribe());
         if let Some(seen) = &mut seen {
             seen.mark_unchanged();
         }
+        // Mostly it runs here, and what was stored just now is at hand.
+        let known = live.and_then(|live| live.since(self.next)).filter(|_| !self.doubts);
+        if let Some(known) = known {
+            self.ready = known;
+            if let (true, Some(seen)) = (self.ready.is_empty(), seen) {
+                self.wait_here(seen).await;
+            }
+            return Ok(None);
+        }
+        self.doubts = false;
         if self.fetch().await? {
             return Ok(None);
         }
@@ -110,13 +123,17 @@ impl Followed {
             return Ok(Some((turn.events, last)));
         }
         match seen {
-            // An error: its sender is gone, so the turn is over or somebody else's.
-            Some(mut seen) => drop(timeout(HERE, seen.changed()).await),
+            Some(seen) => self.wait_here(seen).await,
             None => {
                 tokio::time::sleep(self.pause).await;
                 self.pause = (self.pause * 11 / 10).min(SELDOM);
             }
         }
         Ok(None)
+    }
+
+    /// For a change, or until its sender is gone: then the turn is over, or somebody else's.
+    async fn wait_here(&mut self, mut seen: watch::Receiver<u64>) {
+        self.doubts = timeout(HERE, seen.changed()).await.is_err();
     }
 }

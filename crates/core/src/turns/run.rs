@@ -143,11 +143,13 @@ impl Turns {
         if turn.state != TurnState::Running {
             return Ok(None);
         }
-        let conversation = stores.conversations.get(account, turn.conversation_id).await?;
+        let (conversation, answer, prompt) = tokio::try_join!(
+            stores.conversations.get(account, turn.conversation_id),
+            self.folded(account, id),
+            self.prompt(account, &turn),
+        )?;
         let sandbox = turn.sandbox_id.ok_or_else(|| Error::internal("a turn without a sandbox"))?;
         let template = self.inner.templates.get(turn.template.as_deref().unwrap_or_default()).cloned();
-        let answer = self.folded(account, id).await?;
-        let prompt = self.prompt(account, &turn).await?;
         let wanted = Wanted {
             account,
             sandbox,
@@ -183,15 +185,17 @@ impl Turns {
         let (mut answer, mut from) = (Answer::default(), 0);
         loop {
             let events = self.inner.stores.turns.events(account, id, from, PAGE).await?;
-            let Some(last) = events.last() else { return Ok(answer) };
-            from = last.number + 1;
             for event in &events {
+                from = event.number + 1;
                 match serde_json::from_slice(&event.data) {
                     Ok(event) => answer.apply(&event),
                     Err(error) => {
                         tracing::warn!(turn = %id, number = event.number, %error, "an event is damaged")
                     }
                 }
+            }
+            if events.len() < PAGE as usize {
+                return Ok(answer);
             }
         }
     }
@@ -353,7 +357,7 @@ impl Runner {
         self.early.clear();
         self.stored += encoded.len() as u64;
         events.iter().for_each(|event| self.answer.apply(event));
-        turns.live(id).events.send_replace(self.stored);
+        turns.live(id).stored(first, &encoded);
         Ok(())
     }
 
@@ -440,7 +444,7 @@ impl Runner {
             total_input_tokens = stats.total_input_tokens, total_output_tokens = stats.total_output_tokens,
             total_cache_tokens = stats.total_cache_tokens, messages = stats.messages_exchanged, "turn ended"
         );
-        self.turns.live(self.id()).events.send_replace(self.stored + 1);
+        self.turns.live(self.id()).ended(self.stored + 1);
         Ok(())
     }
 }
