@@ -353,9 +353,8 @@ fn s12_a_template_names_a_volume_that_sandboxes_share() {
     let (chat, other) = (Chat::new(), seawall_api::ConversationId::generate().to_string());
     std::fs::create_dir(chat.world.data().join("templates")).unwrap();
     std::fs::write(chat.world.data().join("templates/team.toml"), "[sync]\nvolume = \"team\"\n").unwrap();
-    let say = |conversation: &str, prompt: &str| {
-        chat.world.ok(["chat", "-c", conversation, "-t", "team", prompt])
-    };
+    let say =
+        |conversation: &str, prompt: &str| chat.world.ok(["chat", "-c", conversation, "-t", "team", prompt]);
     assert_eq!(say(&chat.conversation, "echo one > a"), "");
     assert_eq!(say(&other, "cat a; echo two > b"), "one\n");
     assert_eq!(say(&chat.conversation, "cat b"), "two\n");

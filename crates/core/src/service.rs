@@ -77,8 +77,7 @@ impl Wanted {
 
     /// S12: the volume that it shares with others, by its template.
     fn volume(&self) -> Option<String> {
-        let pattern = self.template.sync.volume.as_deref()?;
-        volumes::name(pattern, &self.names(), self.sandbox)
+        volumes::name(&self.template.sync, &self.names(), self.sandbox)
     }
 }
 
@@ -237,6 +236,7 @@ impl SandboxService {
             Some(row) => SandboxSpec { volume: row.spec.volume.clone(), ..self.spec_of(wanted, isolates)? },
             None => self.spec_of(wanted, isolates)?,
         };
+        let (spec, kept) = self.with_volume(wanted.sandbox, &name, spec, before.is_none()).await?;
         let new = NewSandbox {
             id: Some(wanted.sandbox),
             account: Some(wanted.account),
@@ -250,14 +250,27 @@ impl SandboxService {
             self.note(wanted, READY, Value::Null).await;
             self.note(wanted, LIVES, json!(lives + 1)).await;
         }
-        // What was there before, or may be another's by now, is not ours to delete.
-        let volume = new.spec.volume_of(wanted.sandbox);
-        let kept =
-            new.spec.volume.is_some() || self.sandboxes.providers().get(&name)?.has_volume(&volume).await?;
         let told = if before.is_some() { rebuilt } else { created };
         self.sandboxes.launch(new).await.map_err(|error| told(wanted.sandbox, error))?;
         let volumes = if kept { Volumes::Keep } else { Volumes::Delete };
         self.cold_start(wanted, volumes, left).await
+    }
+
+    /// Files that it had before stay its own. And whether its volume is not ours to delete: it was there before, or may be
+    /// another's by now.
+    async fn with_volume(
+        &self,
+        id: SandboxId,
+        provider: &str,
+        mut spec: SandboxSpec,
+        is_new: bool,
+    ) -> Result<(SandboxSpec, bool)> {
+        let has_own = self.sandboxes.providers().get(provider)?.has_volume(&id.to_string()).await?;
+        if is_new && has_own {
+            spec.volume = None;
+        }
+        let kept = has_own || spec.volume.is_some();
+        Ok((spec, kept))
     }
 
     fn spec_of(&self, wanted: &Wanted, isolates: bool) -> Result<SandboxSpec> {

@@ -178,7 +178,7 @@ impl Boxes {
 
     /// As [`Boxes::remove`], but what is left of it is the caller's to remove.
     pub fn put_aside(&self, id: SandboxId) -> Result<Option<PathBuf>> {
-        let (folder, aside) = (self.of(id), self.aside(id, "box"));
+        let (folder, aside) = (self.of(id), self.aside(&id.to_string(), "box"));
         match fs::rename(&folder, &aside) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
             // An earlier removal was cut short there, or there is no space for a new name.
@@ -189,9 +189,9 @@ impl Boxes {
         Ok(Some(aside))
     }
 
-    /// Where something of a box is put that is to be removed.
-    pub fn aside(&self, id: SandboxId, what: &str) -> PathBuf {
-        self.path.join(format!("{GONE}{what}-{id}"))
+    /// Where something of a box, or a volume, is put that is to be removed.
+    pub fn aside(&self, name: &str, what: &str) -> PathBuf {
+        self.path.join(format!("{GONE}{what}-{name}"))
     }
 }
 

@@ -22,14 +22,16 @@ pub fn list(volumes: &Path, boxes: &Boxes) -> Result<Vec<VolumeInfo>> {
     names.sort();
     // Mostly there are none.
     let shared = match names.iter().any(|name| is_shared(name)) {
-        true => shared(boxes)?,
-        false => BTreeSet::new(),
+        true => shared(boxes).inspect_err(|error| {
+            tracing::warn!(error = %error.chain(), "which boxes use which volume is not known");
+        }),
+        false => Ok(BTreeSet::new()),
     };
     let info = |name: String| {
         let place = volumes.join(&name);
         let in_use = match name.parse::<SandboxId>() {
             Ok(id) => boxes.of(id).exists(),
-            Err(_) => shared.contains(&name),
+            Err(_) => shared.as_ref().map_or(true, |shared| shared.contains(&name)),
         };
         VolumeInfo { place: place.display().to_string(), in_use, bytes: taken(&place), name }
     };
@@ -42,16 +44,26 @@ pub fn remove(volumes: &Path, boxes: &Boxes, name: &str) -> Result<()> {
     if !is_name(name) || !volume.exists() {
         return Err(Error::not_found(format!("there is no volume {name}; see `seawall volumes`")));
     }
-    let _lock = if is_shared(name) { Some(lock(volumes)?) } else { None };
+    let lock = if is_shared(name) { Some(lock(volumes)?) } else { None };
     let in_use = match name.parse::<SandboxId>() {
         Ok(id) => boxes.of(id).exists(),
-        Err(_) => shared(boxes)?.contains(name),
+        Err(_) => shared(boxes)
+            .map_err(|error| {
+                Error::conflict(format!("whether a sandbox uses the volume {name} is not known"))
+                    .with_source(error)
+            })?
+            .contains(name),
     };
     if in_use {
         let message = format!("a sandbox uses the volume {name}; remove it with `seawall rm --volumes`");
         return Err(Error::conflict(message));
     }
-    remove_tree(&volume).map_err(|e| io_error(&volume, e))
+    // In one step: half a volume would be taken for one whose files somebody deleted.
+    let aside = boxes.aside(name, "volume");
+    remove_tree(&aside).map_err(|e| io_error(&aside, e))?;
+    fs::rename(&volume, &aside).map_err(|e| io_error(&volume, e))?;
+    drop(lock);
+    remove_tree(&aside).map_err(|e| io_error(&aside, e))
 }
 
 /// Whoever makes or removes a shared volume is alone with all of them, across processes, until this is dropped.

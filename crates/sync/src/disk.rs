@@ -53,6 +53,8 @@ pub struct Disk {
     memory: Mutex<Memory>,
     /// Numbers for files that wait until they are whole.
     staged: AtomicU64,
+    /// Before those numbers: guests of several boxes may be at one volume, and all are process 1.
+    mark: String,
     /// Files were written since the last agreement, perhaps by a guest that died.
     placed: AtomicBool,
 }
@@ -76,7 +78,8 @@ impl Disk {
 
     pub fn new(root: OwnedFd, owner: Option<(u32, u32)>) -> Disk {
         let (memory, staged, placed) = (Mutex::default(), AtomicU64::new(0), AtomicBool::new(true));
-        Disk { root, owner, limits: Limits::default(), memory, staged, placed }
+        let mark = uuid::Uuid::new_v4().simple().to_string();
+        Disk { root, owner, limits: Limits::default(), memory, staged, mark, placed }
     }
 
     /// S9: one sync of a workspace at a time. None where somebody has the lock.

@@ -232,6 +232,15 @@ impl Versions {
         self.head_at(self.record(last).await?).await
     }
 
+    /// Whether a base with the number of the newest is known to be of another chain. Asks nobody.
+    pub(crate) async fn is_anothers(&self, news: &News, base: Option<&CommitRef>) -> bool {
+        let (Some(base), Some(last)) = (base.filter(|base| base.seen.is_none()), news.last) else {
+            return false;
+        };
+        let known = self.memory.record(&self.bucket.place(), &record::key(last)).await;
+        known.and_then(|known| Record::parse(&known).ok()).is_some_and(|record| record.id != base.id)
+    }
+
     /// Whether a base that is not the newest is one of this chain, and not of another one in its place.
     pub(crate) async fn knows(&self, base: &CommitRef) -> Result<bool> {
         if base.seq == 0 {

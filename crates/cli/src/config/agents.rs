@@ -189,6 +189,7 @@ mod tests {
             "[sync]\nkey_prefix = \"all\"",
             "[sync]\nvolume = \"../all\"",
             "[sync]\nvolume = \"{user}\"",
+            "[sync]\nvolume = \"all\"\nversion = 1794766165301",
             "[sync]\nvolume = \"all\"\nkey_prefix = \"docs/{account}/{conversation}\"",
             "[sync]\nvolume = \"all\"\n[sandbox]\nlimits = { disk_mb = 64 }",
             "[git]\nrepo = \"git@github.com:a/b\"",

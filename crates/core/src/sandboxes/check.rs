@@ -4,7 +4,7 @@ use crate::{Error, Result};
 use seawall_api::{InvalidId, SandboxId, sandbox::SandboxSpec};
 
 /// What file systems take, with room for what is put before it.
-pub const LONGEST_VOLUME: usize = 200;
+pub const LONGEST_VOLUME: usize = 220;
 
 /// Names are for people to type: lower case, short, and never mistaken for an id.
 pub fn name(name: Option<&str>) -> Result<()> {

@@ -3,7 +3,7 @@
 use super::Sandboxes;
 use crate::{
     Error, Result,
-    ports::{Provider, Record, VolumeInfo},
+    ports::{Provider, Record, VolumeInfo, Volumes},
 };
 use seawall_api::{ErrorKind, SandboxId};
 use std::sync::Arc;
@@ -33,14 +33,15 @@ impl Sandboxes {
             let message = format!("sandbox {user} uses the volume; remove it with `seawall rm --volumes`");
             return Err(Error::conflict(message));
         }
-        let mut missing = None;
+        let (mut found, mut missing) = (false, None);
         for provider in self.inner.providers.all() {
             match provider.remove_volume(name).await {
                 Err(error) if error.kind() == ErrorKind::NotFound => missing = Some(error),
-                other => return other,
+                Err(error) => return Err(error),
+                Ok(()) => found = true,
             }
         }
-        missing.map_or(Ok(()), Err)
+        missing.filter(|_| !found).map_or(Ok(()), Err)
     }
 
     /// The last of those who shared a volume takes it along.
@@ -60,7 +61,12 @@ impl Sandboxes {
     /// A sandbox, other than one, that would miss a shared volume.
     async fn user_of(&self, name: &str, but: Option<SandboxId>) -> Result<Option<SandboxId>> {
         let all = self.inner.records.list().await?;
-        let has = |record: &&Record| record.spec.volume.as_deref() == Some(name) && Some(record.id) != but;
+        // Of those that go together with their files none misses it.
+        let has = |record: &&Record| {
+            record.spec.volume.as_deref() == Some(name)
+                && Some(record.id) != but
+                && (but.is_none() || record.removing != Some(Volumes::Delete))
+        };
         Ok(all.iter().find(has).map(|record| record.id))
     }
 }

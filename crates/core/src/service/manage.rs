@@ -54,7 +54,10 @@ impl SandboxService {
         let provides = self.sandboxes.providers().get(&name).map_err(invalid)?;
         self.check_provider(ask, &name)?;
         let wanted = Wanted { account, sandbox: id, conversation: None, agent: None, turn: None, template };
-        let spec = with_wishes(self.spec_of(&wanted, provides.capabilities().isolation)?, ask);
+        let spec = self.spec_of(&wanted, provides.capabilities().isolation)?;
+        let (spec, kept) = self.with_volume(id, &name, spec, true).await?;
+        check_user(&spec, ask).map_err(invalid)?;
+        let spec = with_wishes(spec, ask);
         let new = NewSandbox {
             id: Some(id),
             account: Some(account),
@@ -63,7 +66,6 @@ impl SandboxService {
             provider,
             spec: self.allowed(account, spec),
         };
-        let kept = new.spec.volume.is_some() || provides.has_volume(&id.to_string()).await?;
         if !ask.start {
             self.sandboxes.create(new).await.map_err(|error| created(id, error))?;
             return self.get(account, id).await;
@@ -391,6 +393,16 @@ fn as_recorded(row: &SandboxRow) -> SandboxInfo {
         spec: row.spec.clone(),
         created_at: row.created_at,
         started_at: row.started_at,
+    }
+}
+
+/// Whoever works in a volume owns it: others who share it could not write any more.
+fn check_user(template: &SandboxSpec, ask: &CreateSandbox) -> Result<()> {
+    match template.volume.is_some() && ask.user.is_some() && ask.user != template.user {
+        true => Err(Error::invalid(
+            "sandboxes of this template share a volume, and all have the template's user; leave the user out",
+        )),
+        false => Ok(()),
     }
 }
 

@@ -50,12 +50,18 @@ const PORT_PAUSE: Duration = Duration::from_millis(100);
 const WRAPPER: &str = r#"for dir in "$CLAUDE_CONFIG_DIR" "$CODEX_HOME"; do [ -z "$dir" ] || mkdir -p "$dir"; done; exec "$@" < "$0""#;
 
 /// Into a folder that need not be empty. What is there already is left as it is.
+/// It is a repository when it is whole: others may be in the same volume, and whoever is cut off leaves none behind.
 const CLONE: &str = r#"[ ! -e .git ] || exit 0
-git init -q . && git remote add origin "$SEAWALL_REPO" || exit 1
-git fetch -q ${SEAWALL_DEPTH:+--depth "$SEAWALL_DEPTH"} origin "${SEAWALL_REF:-HEAD}" || { rm -rf .git; exit 1; }
+new=$(mktemp -d .git.new-XXXXXX) || exit 1
+trap 'rm -rf "$new"' EXIT
+trap 'exit 1' HUP INT TERM
+git() { command git --git-dir="$new" --work-tree=. "$@"; }
+command git init -q --bare "$new" && git config core.bare false && git remote add origin "$SEAWALL_REPO" || exit 1
+git fetch -q ${SEAWALL_DEPTH:+--depth "$SEAWALL_DEPTH"} origin "${SEAWALL_REF:-HEAD}" || exit 1
 branch=$SEAWALL_REF
 [ -n "$branch" ] || branch=$(git ls-remote --symref origin HEAD | sed -n 's|^ref: refs/heads/\([^[:space:]]*\).*|\1|p')
-git checkout -q -B "${branch:-main}" FETCH_HEAD || { rm -rf .git; exit 1; }"#;
+git checkout -q -B "${branch:-main}" FETCH_HEAD || exit 1
+chmod 755 "$new" && mv -T "$new" .git 2>/dev/null || [ -e .git ]"#;
 const CLONE_MS: u64 = 30 * 60 * 1000;
 
 impl Runner {

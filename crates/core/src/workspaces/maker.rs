@@ -8,7 +8,7 @@ use seawall_sync::{
     bucket::SharedBucket,
     versions::{Memory, NoMemory, Turnstile},
 };
-use std::{fmt, sync::Arc};
+use std::{fmt, sync::Arc, time::Duration};
 
 /// Opens buckets. What cannot be opened is an error that says what to do.
 #[async_trait]
@@ -16,6 +16,9 @@ pub trait Buckets: Send + Sync {
     /// By its address; none: the server's. None comes back where files go nowhere.
     async fn open(&self, url: Option<&str>) -> Result<Option<SharedBucket>>;
 }
+
+/// How long a sync waits for that of another sandbox in the same volume.
+const SHARED_WAIT: Duration = Duration::from_secs(600);
 
 /// What a prefix may name.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -82,6 +85,11 @@ impl WorkspaceMaker {
         let settings = WorkspaceSettings {
             account: account_name(names.account),
             volume: names.volume.clone(),
+            lock_wait: match names.volume {
+                // Another one may be pushing, or restoring, all of it.
+                Some(_) => self.settings.lock_wait.max(SHARED_WAIT),
+                None => self.settings.lock_wait,
+            },
             conversation: names.conversation.clone(),
             agent: names.agent.clone().map(|agent| tame(&agent)),
             key_prefix,

@@ -4,7 +4,7 @@
 //! whatever their agents are called, and none is taken for a sandbox's own, which is called by its id.
 
 use super::{Names, account_name, fill, unknown_placeholder};
-use crate::sandboxes::LONGEST_VOLUME;
+use crate::{sandboxes::LONGEST_VOLUME, templates::SyncPart};
 use seawall_api::{AccountId, SandboxId};
 use sha2::{Digest, Sha256};
 
@@ -25,17 +25,20 @@ pub fn check(pattern: &str) -> Result<(), String> {
     let sample = Names {
         account: AccountId::generate(),
         conversation: Some(SandboxId::generate().to_string()),
-        agent: Some("a".repeat(LONGEST_AGENT)),
+        agent: Some("a".repeat(LONGEST_AGENT + 1)),
         volume: None,
     };
-    match name(pattern, &sample, SandboxId::generate()) {
+    let volume = Some(pattern.to_owned());
+    let elsewhere = SyncPart { volume, bucket: Some(String::new()), ..SyncPart::default() };
+    match name(&elsewhere, &sample, SandboxId::generate()) {
         Some(name) if name.len() <= LONGEST_VOLUME => Ok(()),
         _ => Err("with all that it names it becomes too long".to_owned()),
     }
 }
 
-/// None where something that it names is not there: then the sandbox has a volume of its own.
-pub fn name(pattern: &str, names: &Names, sandbox: SandboxId) -> Option<String> {
+/// None where the setting is not made, or something that it names is not there: then the sandbox has a volume of its own.
+pub fn name(sync: &SyncPart, names: &Names, sandbox: SandboxId) -> Option<String> {
+    let pattern = sync.volume.as_deref()?;
     let account = account_name(names.account);
     let needs = |placeholder: &str, value: &Option<String>| !pattern.contains(placeholder) || value.is_some();
     if !needs("{conversation}", &names.conversation) || !needs("{agent}", &names.agent) {
@@ -44,17 +47,26 @@ pub fn name(pattern: &str, names: &Names, sandbox: SandboxId) -> Option<String> 
     let agent = names.agent.as_deref().map(of_agent).unwrap_or_default();
     let conversation = names.conversation.clone().unwrap_or_default();
     let filled = fill(pattern, &account, &sandbox.to_string(), &conversation, &agent);
-    Some(format!("{account}.{filled}"))
+    // Files that go elsewhere have another history, so they are no files of this volume.
+    let place = match (&sync.bucket, &sync.key_prefix) {
+        (None, None) => String::new(),
+        (bucket, prefix) => format!(".{}", digest(format!("{bucket:?} {prefix:?}").as_bytes(), 6)),
+    };
+    Some(format!("{account}.{filled}{place}"))
 }
 
-/// An agent's id is the caller's: what cannot be in a name is told apart by its digest.
+/// An agent's id is the caller's: what cannot be in a name is told apart by its digest. No id that can be has a dot.
 fn of_agent(agent: &str) -> String {
     let tame = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_');
     if !agent.is_empty() && agent.len() <= LONGEST_AGENT && agent.chars().all(tame) {
         return agent.to_owned();
     }
     // 160 bits: nobody finds two that are the same.
-    Sha256::digest(agent.as_bytes()).iter().take(20).map(|byte| format!("{byte:02x}")).collect()
+    format!(".{}", digest(agent.as_bytes(), 20))
+}
+
+fn digest(of: &[u8], bytes: usize) -> String {
+    Sha256::digest(of).iter().take(bytes).map(|byte| format!("{byte:02x}")).collect()
 }
 
 #[cfg(test)]
@@ -65,10 +77,14 @@ mod tests {
         Names { account: AccountId::LOCAL, conversation: None, agent: agent.map(str::to_owned), volume: None }
     }
 
+    fn team(volume: &str) -> SyncPart {
+        SyncPart { volume: Some(volume.to_owned()), ..SyncPart::default() }
+    }
+
     #[test]
     fn s12_a_volume_is_named_by_its_account_and_the_setting() {
         let id = SandboxId::generate();
-        let name = |pattern: &str, agent: Option<&str>| name(pattern, &names(agent), id);
+        let name = |pattern: &str, agent: Option<&str>| name(&team(pattern), &names(agent), id);
         assert_eq!(name("all", None).unwrap(), "local.all");
         assert_eq!(name("a-{agent}", Some("bob")).unwrap(), "local.a-bob");
         assert_eq!(name("{account}-{sandbox}", None).unwrap(), format!("local.local-{id}"));
@@ -78,11 +94,25 @@ mod tests {
     }
 
     #[test]
+    fn s12_files_that_go_elsewhere_are_in_another_volume() {
+        let id = SandboxId::generate();
+        let of = |bucket: Option<&str>, prefix: Option<&str>| {
+            let (bucket, key_prefix) = (bucket.map(str::to_owned), prefix.map(str::to_owned));
+            name(&SyncPart { bucket, key_prefix, ..team("all") }, &names(None), id).unwrap()
+        };
+        let all = [of(None, None), of(Some("a"), None), of(None, Some("a")), of(Some("a"), Some("a"))];
+        assert_eq!(std::collections::BTreeSet::from(all).len(), 4);
+        assert_eq!(of(Some("a"), None), of(Some("a"), None));
+    }
+
+    #[test]
     fn s12_agents_that_differ_have_volumes_that_differ() {
         let all = ["", "a/b", "a_b", "../a", "{sandbox}", "ä", &"a".repeat(41), &"a".repeat(42)];
+        let digest = super::digest(b"a/b", 20);
+        let all: Vec<&str> = all.into_iter().chain([digest.as_str()]).collect();
         let made: std::collections::BTreeSet<String> = all
             .iter()
-            .map(|agent| name("{agent}", &names(Some(agent)), SandboxId::generate()).unwrap())
+            .map(|agent| name(&team("{agent}"), &names(Some(agent)), SandboxId::generate()).unwrap())
             .collect();
         assert_eq!(made.len(), all.len());
         for name in made {

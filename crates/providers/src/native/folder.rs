@@ -209,7 +209,7 @@ impl Folders {
     pub fn remove(&self, id: SandboxId, volume: bool) -> Result<()> {
         if volume {
             let volume = self.volumes.join(id.to_string());
-            let aside = self.boxes.aside(id, "volume");
+            let aside = self.boxes.aside(&id.to_string(), "volume");
             match fs::rename(&volume, &aside) {
                 Ok(()) => self.spares.remove(aside),
                 Err(error) if error.kind() == io::ErrorKind::NotFound => {}

@@ -1,12 +1,13 @@
 //! S12: sandboxes that share a volume share their files, and one history of them.
 
 use crate::world::{ME, World, ask, more, template, wanted};
-use seawall_api::{SandboxId, conversation::TurnState};
+use seawall_api::{ErrorKind, SandboxId, conversation::TurnState, http::CreateSandbox, sandbox::SandboxSpec};
 use seawall_core::{
-    ports::Volumes,
+    NewSandbox,
+    ports::{Provider, Volumes},
     service::EndSandbox,
     templates::{SyncPart, Template},
-    turns::TurnAsk,
+    turns::{Choice, TurnAsk},
 };
 use std::time::Duration;
 
@@ -140,6 +141,67 @@ async fn s12_a_volume_that_sandboxes_have_is_not_removed() {
     world.service.end(ME, first.sandbox(), &SAVED).await.unwrap();
     world.sandboxes.remove_volume("local.team-bob").await.unwrap();
     let missing = world.sandboxes.remove_volume("local.team-bob").await.unwrap_err();
-    assert_eq!(missing.kind(), seawall_api::ErrorKind::NotFound);
+    assert_eq!(missing.kind(), ErrorKind::NotFound);
     world.end().await;
+}
+
+#[tokio::test]
+async fn s12_those_that_end_at_once_leave_no_volume_behind() {
+    let world = World::new("local", vec![team()]);
+    let one = world.run(of("bob", "echo one > a")).await;
+    let two = world.run(of("bob", "echo two > b")).await;
+    let end = |id: SandboxId| world.service.end(ME, id, &WITH_FILES);
+    let (first, second) = tokio::join!(end(one.sandbox()), end(two.sandbox()));
+    first.unwrap();
+    second.unwrap();
+    assert_eq!(names(&world).await, Vec::<String>::new());
+    world.end().await;
+}
+
+/// One that was made by hand, and is then asked for by a turn: its files are its own.
+#[tokio::test]
+async fn s12_files_that_a_sandbox_has_already_are_not_hidden() {
+    let world = World::new("local", vec![team()]);
+    let id = SandboxId::generate();
+    world.sandboxes.launch(NewSandbox { id: Some(id), ..NewSandbox::default() }).await.unwrap();
+    world.sh(id, "echo mine > a").await;
+    world.sandboxes.remove(id, Volumes::Keep).await.unwrap();
+    let done = world.run(TurnAsk { sandbox: Choice::This(id), ..of("bob", "cat a") }).await;
+    assert_eq!(done.text(), "mine\n", "{done:?}");
+    world.end().await;
+}
+
+#[tokio::test]
+async fn s12_those_that_share_a_volume_have_one_user() {
+    let mut team = team();
+    team.sync.volume = Some("team".to_owned());
+    let world = World::new("local", vec![team]);
+    let ask = CreateSandbox {
+        template: Some("team".to_owned()),
+        user: Some("root".to_owned()),
+        ..CreateSandbox::default()
+    };
+    let refused = world.service.create(ME, &ask).await.unwrap_err();
+    assert_eq!((refused.kind(), refused.code()), (ErrorKind::Invalid, "invalid_config"), "{refused}");
+    assert!(refused.chain().contains("share a volume"), "{}", refused.chain());
+    world.end().await;
+}
+
+/// A removal that was cut off must not look like a volume whose files somebody deleted.
+#[tokio::test]
+async fn s12_what_is_left_of_a_removed_volume_is_no_volume() {
+    let data = tempfile::tempdir().unwrap();
+    let provider = seawall_providers::local::LocalProvider::open(data.path()).unwrap();
+    let spec = SandboxSpec { volume: Some("local.team".to_owned()), ..SandboxSpec::default() };
+    let id = SandboxId::generate();
+    provider.create(id, &spec).await.unwrap();
+    provider.remove(id, Volumes::Keep).await.unwrap();
+    let volume = data.path().join("local/volumes/local.team");
+    std::fs::write(volume.join("work/a"), "a").unwrap();
+    // What cannot be deleted stays aside, and is tried again at the next start.
+    let aside = data.path().join("local/boxes/.gone-volume-local.team");
+    std::fs::create_dir(&aside).unwrap();
+    std::fs::write(aside.join("left"), "by an earlier one").unwrap();
+    provider.remove_volume("local.team").await.unwrap();
+    assert!(!volume.exists() && !aside.exists());
 }

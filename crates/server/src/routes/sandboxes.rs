@@ -137,7 +137,7 @@ struct EndQuery {
     sync: Option<bool>,
     /// Also where they cannot be saved. False unless said.
     force: Option<bool>,
-    /// `keep` or `delete`. They go where the bucket has them, unless said.
+    /// `keep` or `delete`. They go where the bucket has them, unless said; one that sandboxes share stays.
     #[param(value_type = Option<String>)]
     volumes: Option<Volumes>,
 }

@@ -58,7 +58,7 @@ impl<'a> Placer<'a> {
     /// A place for a body.
     pub fn incoming(&mut self) -> Result<Incoming<'a, '_>, Errno> {
         let name = self.disk.staged_name();
-        let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::TRUNC | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let fd = rustix::fs::openat(&self.staging, &*name, flags, Mode::from_raw_mode(0o600))?;
         Ok(Incoming { placer: self, name, fd: Some(fd), written: 0 })
     }
@@ -112,7 +112,7 @@ impl Disk {
 
     pub(super) fn staged_name(&self) -> OsString {
         let number = self.staged.fetch_add(1, Ordering::Relaxed);
-        OsString::from(format!("{}-{number}", rustix::process::getpid().as_raw_nonzero()))
+        OsString::from(format!("{}-{number}", self.mark))
     }
 
     pub fn placer(&self) -> Result<Placer<'_>, Errno> {

@@ -117,7 +117,10 @@ impl Engine<'_> {
         let Some((scan, news)) = self.look(round).await? else { return Ok(Done::Void) };
         let whole = scan.base.as_ref().is_some_and(|base| !base.partial);
         if whole && news.base == BaseIs::Head && scan.delta.is_empty() && round.held.is_empty() {
-            return self.nothing_to_do(round, scan).await;
+            return match self.versions.is_anothers(&news, scan.base.as_ref()).await {
+                true => self.whole_round(round, scan, news).await,
+                false => self.nothing_to_do(round, scan).await,
+            };
         }
         if whole && news.base == BaseIs::Head && round.held.is_empty() && round.ask.also.is_empty() {
             match self.push_only(round, scan, &news).await? {

@@ -1,15 +1,20 @@
 //! S4, S5 and S7: what becomes of a file, how it is counted, and which way a sync goes.
 
 use crate::{
-    kit::{exists, name, newest, open_world, paths, read, remove, share, size, state, watched_world, write},
+    kit::{
+        exists, name, newest, open_world, paths, read, remove, share, size, state, sync_through,
+        watched_world, workspace, write,
+    },
     world::{NOW, World},
 };
 use seawall_sync::{
+    bucket::Scoped,
     diff::Note,
     engine::{Direction, SyncStats},
     path::STATE,
+    versions::{Memory, Versions},
 };
-use std::os::unix::fs::symlink;
+use std::{os::unix::fs::symlink, sync::Arc};
 
 #[tokio::test]
 async fn s4_in_the_bucket_and_not_here_is_downloaded() {
@@ -213,6 +218,52 @@ async fn s7_nothing_changed_costs_one_list() {
         assert_eq!(world.sync(replica).await.unwrap().direction, Direction::Nothing);
         assert_eq!(watched.calls(), ["list .commits/"], "replica {replica}");
     }
+}
+
+/// What an installation remembers: the records that it wrote, by their places.
+#[derive(Default)]
+struct Records(std::sync::Mutex<std::collections::BTreeMap<(String, String), bytes::Bytes>>);
+
+#[async_trait::async_trait]
+impl Memory for Records {
+    async fn record(&self, place: &str, name: &str) -> Option<bytes::Bytes> {
+        self.0.lock().unwrap().get(&(place.to_owned(), name.to_owned())).cloned()
+    }
+
+    async fn keep_record(&self, place: &str, name: &str, json: bytes::Bytes) {
+        self.0.lock().unwrap().insert((place.to_owned(), name.to_owned()), json);
+    }
+}
+
+/// A workspace that goes to one place and then to another: numbers that are the same are not the same versions.
+#[tokio::test]
+async fn s7_what_another_place_has_is_not_taken_for_synced() {
+    let (world, bucket) = open_world(1);
+    let memory = Arc::new(Records::default());
+    let at = |prefix: &str| {
+        let place = Arc::new(Scoped::new(bucket.clone(), prefix).unwrap());
+        Versions::new(place, world.replicas[0].clock.clone()).with_memory(memory.clone())
+    };
+    let (here, there) = (at("here"), at("there"));
+    let workspace = workspace(&world, 0);
+    let sync = async |place: &Versions, body: &str| {
+        world.replicas[0].clock.advance(1000);
+        write(&world, 0, "f", body);
+        sync_through(place, &workspace).await.unwrap()
+    };
+    sync(&here, "1").await;
+    sync(&here, "22").await;
+    sync(&there, "22").await;
+    sync(&there, "333").await;
+    // Both have two versions now, and nothing changed since the last sync. What was agreed on here is not known any
+    // more, so both bodies stay.
+    sync_through(&here, &workspace).await.unwrap();
+    let newest = here.head().await.unwrap().version.unwrap();
+    let stored = paths(&here.tree(&newest).await.unwrap());
+    assert_eq!(stored, paths(&world.replicas[0].tree()));
+    let mut bodies: Vec<String> = stored.iter().map(|path| read(&world, 0, path)).collect();
+    bodies.sort();
+    assert_eq!(bodies, ["22", "333"], "{stored:?}");
 }
 
 #[tokio::test]
