@@ -1,12 +1,11 @@
 //! The service over HTTP: how many reads it answers, what it weighs with many listeners, and what HTTP adds to the
-//! work. The server is a process of its own; what it is held against runs in this one, on the same data folder.
+//! work. The server is a process of its own; what it is held against runs in this one, on the same data folder and as
+//! many threads.
 
-use super::{
-    figures::{Bound, Report, percentile},
-    turns::first,
-};
-use crate::{app::App, output, turns};
+use super::figures::{Bound, Report, percentile};
+use crate::{app::App, output};
 use anyhow::{Context, Result, ensure};
+use peer::Peer;
 use raw::{Http, Target, Told};
 use seawall_api::{
     ConversationId, SandboxId,
@@ -14,13 +13,13 @@ use seawall_api::{
     event::Event,
     http::ExecResult,
 };
-use seawall_core::ExecRequest;
 use serde_json::json;
 use server::Server;
 use std::time::{Duration, Instant};
 
 mod crowd;
 mod load;
+mod peer;
 mod raw;
 mod server;
 
@@ -49,8 +48,10 @@ async fn measure(app: &App, server: &Server, runs: u32, report: &mut Report) -> 
     let target = &server.target;
     let (conversation, sandbox) = conversation(target).await?;
     load::reads(target, &format!("/conversations/{conversation}"), runs, report).await?;
-    exec(app, target, sandbox, report).await?;
-    first_output(app, target, conversation, sandbox, report).await?;
+    let peer = Peer::open(app.settings.clone()).await?;
+    exec(&peer, target, sandbox, report).await?;
+    first_output(&peer, target, conversation, sandbox, report).await?;
+    drop(peer);
     // The last: what the server did before, and kept for it, is weighed too.
     crowd::memory(server, report).await
 }
@@ -86,7 +87,7 @@ async fn turn(http: &mut Http, path: &str, prompt: &str) -> Result<(Duration, Sa
 }
 
 /// `true` through the server, and through the wire from here: in turns, so that both have the same weather.
-async fn exec(app: &App, target: &Target, sandbox: SandboxId, report: &mut Report) -> Result<()> {
+async fn exec(peer: &Peer, target: &Target, sandbox: SandboxId, report: &mut Report) -> Result<()> {
     let mut http = Http::connect(target).await?;
     let (path, ask) = (format!("/sandboxes/{sandbox}/exec"), json!({ "args": ["true"] }));
     let (mut served, mut direct) = (Vec::new(), Vec::new());
@@ -95,10 +96,7 @@ async fn exec(app: &App, target: &Target, sandbox: SandboxId, report: &mut Repor
         let answer: ExecResult = serde_json::from_slice(&http.call("POST", &path, Some(&ask)).await?)?;
         let through_server = begun.elapsed();
         ensure!(answer.exit_code == 0, "`true` ended with {}", answer.exit_code);
-        let begun = Instant::now();
-        let done = app.sandboxes.exec(sandbox, ExecRequest::new(["true"])).await?;
-        let through_wire = begun.elapsed();
-        ensure!(done.status.success(), "`true` {}", done.status);
+        let through_wire = peer.exec(sandbox).await?;
         if round >= WARM_UP {
             served.push(millis(through_server));
             direct.push(millis(through_wire));
@@ -114,14 +112,12 @@ async fn exec(app: &App, target: &Target, sandbox: SandboxId, report: &mut Repor
 
 /// From a prompt to the first output on a sandbox that runs: through the server, and by the service in this process.
 async fn first_output(
-    app: &App,
+    peer: &Peer,
     target: &Target,
     conversation: ConversationId,
     sandbox: SandboxId,
     report: &mut Report,
 ) -> Result<()> {
-    let account = turns::account(app).await?;
-    let here = turns::open(app).await?;
     let mut http = Http::connect(target).await?;
     let path = format!("/conversations/{conversation}/sandbox/{sandbox}");
     let (mut served, mut direct) = (Vec::new(), Vec::new());
@@ -129,7 +125,7 @@ async fn first_output(
         tokio::time::sleep(PAUSE).await;
         let (through_server, _) = turn(&mut http, &path, "echo hello").await?;
         tokio::time::sleep(PAUSE).await;
-        let in_process = first(&here, account, conversation, "echo hello").await?;
+        let in_process = peer.first_output(conversation).await?;
         if round >= WARM_UP {
             served.push(millis(through_server));
             direct.push(millis(in_process));
