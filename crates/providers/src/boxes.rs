@@ -4,7 +4,7 @@
 use jiff::Timestamp;
 use rustix::{
     fd::OwnedFd,
-    fs::{FlockOperation, IFlags, Mode, OFlags},
+    fs::{FlockOperation, Mode, OFlags},
     io::Errno,
 };
 use seawall_api::{ErrorKind, SandboxId, sandbox::SandboxSpec};
@@ -199,27 +199,6 @@ pub fn make_private(dir: &Path) -> io::Result<()> {
     DirBuilder::new().recursive(true).mode(0o700).create(dir)
 }
 
-/// As [`make_private`], for folders with a folder per box, which come and go.
-///
-/// Ext4 puts what is made in a folder near it, and there it passes over each inode that was freed in the last minutes, one
-/// by one: behind the removal of a few thousand files a new one takes 25 times as long. Folders that are made in a
-/// marked one are put far from each other. Other file systems know no such mark, and need none.
-pub fn make_spread(dir: &Path) -> io::Result<()> {
-    make_private(dir)?;
-    let marked = || -> std::result::Result<(), Errno> {
-        let dir = rustix::fs::open(dir, OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())?;
-        let flags = rustix::fs::ioctl_getflags(&dir)?;
-        match flags.contains(IFlags::TOPDIR) {
-            true => Ok(()),
-            false => rustix::fs::ioctl_setflags(&dir, flags | IFlags::TOPDIR),
-        }
-    };
-    if let Err(errno) = marked() {
-        tracing::debug!(folder = %dir.display(), %errno, "its folders are not spread");
-    }
-    Ok(())
-}
-
 /// Whether a new file that was synced has its name too, after a loss of power. These file systems write their
 /// changes in order; others have to be asked, and each question costs a wait for the disk.
 pub fn keeps_names(file: &File) -> bool {
@@ -240,23 +219,4 @@ pub fn io_error(path: &Path, error: io::Error) -> Error {
         _ => ErrorKind::Internal,
     };
     Error::new(kind, path.display().to_string()).with_source(error)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn folders_of_boxes_are_spread_where_that_can_be_asked_for() {
-        let data = tempfile::tempdir().unwrap();
-        let dir = data.path().join("volumes");
-        for _ in 0..2 {
-            make_spread(&dir).unwrap();
-        }
-        let file = File::open(&dir).unwrap();
-        match rustix::fs::fstatfs(&file).is_ok_and(|found| found.f_type == EXT4) {
-            true => assert!(rustix::fs::ioctl_getflags(&file).unwrap().contains(IFlags::TOPDIR)),
-            false => eprintln!("skipped: the temporary folder is not on ext4"),
-        }
-    }
 }

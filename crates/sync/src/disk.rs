@@ -53,7 +53,7 @@ pub struct Disk {
     memory: Mutex<Memory>,
     /// Numbers for files that wait until they are whole.
     staged: AtomicU64,
-    /// Before those numbers: guests of several boxes may be at one volume, and all are process 1.
+    /// The folder where they wait: guests of several boxes may be at one volume, and all are process 1.
     mark: String,
     /// Files were written since the last agreement, perhaps by a guest that died.
     placed: AtomicBool,

@@ -12,7 +12,7 @@
 //! ```
 
 use crate::{
-    boxes::{Boxes, io_error, make_private, make_spread, no_box},
+    boxes::{Boxes, io_error, make_private, no_box},
     volumes,
 };
 use rustix::{
@@ -43,7 +43,7 @@ pub struct Folders {
 impl Folders {
     pub fn open(data: &Path) -> Result<Folders> {
         let volumes = data.join("local/volumes");
-        make_spread(&volumes).map_err(|e| io_error(&volumes, e))?;
+        make_private(&volumes).map_err(|e| io_error(&volumes, e))?;
         let folders = Folders { boxes: Boxes::open(data.join("local/boxes"))?, volumes };
         // Other users than ours may run in a box: they get through to their own folder, and see no other.
         for dir in [data.join("local"), folders.volumes.clone()] {

@@ -14,7 +14,7 @@
 
 use super::spares::{MakeGroup, Spares};
 use crate::{
-    boxes::{Boxes, Intent, io_error, make_spread, no_box},
+    boxes::{Boxes, Intent, io_error, make_private, no_box},
     volumes,
 };
 use seawall_api::{
@@ -56,7 +56,7 @@ impl Folders {
     pub fn open(data: &Path, make_group: Option<Box<dyn MakeGroup>>) -> Result<Folders> {
         let base = data.join("native");
         let volumes = base.join("volumes");
-        make_spread(&volumes).map_err(|e| io_error(&volumes, e))?;
+        make_private(&volumes).map_err(|e| io_error(&volumes, e))?;
         let users = rustix::process::geteuid().is_root();
         let spare = base.join("spare");
         let spares = Arc::new(Spares::open(spare.clone(), make_group).map_err(|e| io_error(&spare, e))?);

@@ -2,7 +2,7 @@
 //! to be waited for.
 
 use super::folder::make_tree;
-use crate::boxes::{make_private, make_spread};
+use crate::boxes::make_private;
 use seawall_api::SandboxId;
 use seawall_jail::{cgroup, tree::remove as remove_tree};
 use std::{
@@ -76,7 +76,7 @@ impl Drop for Spares {
 
 impl Spares {
     pub fn open(folder: PathBuf, make_group: Option<Box<dyn MakeGroup>>) -> io::Result<Spares> {
-        make_spread(&folder)?;
+        make_private(&folder)?;
         let mut ready = Vec::new();
         for entry in fs::read_dir(&folder)?.flatten() {
             let path = entry.path();

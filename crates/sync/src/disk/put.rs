@@ -3,6 +3,7 @@
 use super::{
     Disk, Refused,
     index::{Seen, Stamp, is_racy},
+    open_beneath,
     state::write_all,
 };
 use crate::{
@@ -10,8 +11,8 @@ use crate::{
     tree::{Mtime, Node},
 };
 use rustix::{
-    fd::OwnedFd,
-    fs::{AtFlags, Dir, Mode, OFlags, RenameFlags, Timespec, Timestamps},
+    fd::{AsFd, BorrowedFd, OwnedFd},
+    fs::{AtFlags, Dir, IFlags, Mode, OFlags, RenameFlags, Timespec, Timestamps},
     io::Errno,
 };
 use seawall_api::files::FileName;
@@ -74,6 +75,28 @@ impl<'a> Placer<'a> {
     }
 }
 
+/// What is in a folder.
+fn names(dir: &OwnedFd) -> Result<Vec<OsString>, Errno> {
+    let mut names = Vec::new();
+    for entry in Dir::read_from(dir)? {
+        let name = OsStr::from_bytes(entry?.file_name().to_bytes()).to_owned();
+        if name != "." && name != ".." {
+            names.push(name);
+        }
+    }
+    Ok(names)
+}
+
+/// Removes a folder of bodies that nobody waits for. What is not ours in it stays, and harms nobody there.
+fn clear(above: &OwnedFd, name: &OsStr) {
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY;
+    let Ok(dir) = open_beneath(above.as_fd(), name.as_bytes(), flags) else { return };
+    for name in names(&dir).unwrap_or_default() {
+        let _ = rustix::fs::unlinkat(&dir, &*name, AtFlags::empty());
+    }
+    let _ = rustix::fs::unlinkat(above, name, AtFlags::REMOVEDIR);
+}
+
 impl Disk {
     pub(super) fn clear_staging(&self) -> Result<(), Errno> {
         let Ok(dir) = self.open_at(STAGING.as_bytes(), OFlags::RDONLY | OFlags::DIRECTORY) else {
@@ -83,12 +106,10 @@ impl Disk {
                 Err(errno) => Err(errno),
             };
         };
-        let mut entries = Dir::read_from(&dir)?;
-        while let Some(entry) = entries.read() {
-            let name = OsStr::from_bytes(entry?.file_name().to_bytes()).to_owned();
-            if name != "." && name != ".." {
-                // A directory is not ours, and harms nobody here.
-                let _ = rustix::fs::unlinkat(&dir, &*name, AtFlags::empty());
+        for name in names(&dir)? {
+            // What cannot be removed harms nobody here.
+            if let Err(Errno::ISDIR | Errno::PERM) = rustix::fs::unlinkat(&dir, &*name, AtFlags::empty()) {
+                clear(&dir, &name);
             }
         }
         match rustix::fs::unlinkat(self.root(), STAGING, AtFlags::REMOVEDIR) {
@@ -97,13 +118,31 @@ impl Disk {
         }
     }
 
+    /// The folder where bodies of this one wait.
     pub(super) fn staging(&self) -> Result<OwnedFd, Errno> {
-        let made = match rustix::fs::mkdirat(self.root(), STAGING, Mode::RWXU) {
+        let place = format!("{STAGING}/{}", self.mark);
+        if let Ok(dir) = self.open_at(place.as_bytes(), OFlags::RDONLY | OFlags::DIRECTORY) {
+            return Ok(dir);
+        }
+        let all = self.make_folder(self.root(), STAGING)?;
+        // Files stay near the folder that they were made in, and ext4 without a journal passes over each inode that was
+        // freed there in the last minutes, one by one: where workspaces come and go, each file of a restore would take 25
+        // times as long. Folders in a marked one are far from each other. Where there is no such mark none is needed.
+        if let Ok(flags) = rustix::fs::ioctl_getflags(&all)
+            && !flags.contains(IFlags::TOPDIR)
+        {
+            let _ = rustix::fs::ioctl_setflags(&all, flags | IFlags::TOPDIR);
+        }
+        self.make_folder(all.as_fd(), &self.mark)
+    }
+
+    fn make_folder(&self, above: BorrowedFd<'_>, name: &str) -> Result<OwnedFd, Errno> {
+        let made = match rustix::fs::mkdirat(above, name, Mode::RWXU) {
             Ok(()) => true,
             Err(Errno::EXIST) => false,
             Err(errno) => return Err(errno),
         };
-        let dir = self.open_at(STAGING.as_bytes(), OFlags::RDONLY | OFlags::DIRECTORY)?;
+        let dir = open_beneath(above, name.as_bytes(), OFlags::RDONLY | OFlags::DIRECTORY)?;
         if made {
             self.give(&dir)?;
         }
@@ -112,7 +151,7 @@ impl Disk {
 
     pub(super) fn staged_name(&self) -> OsString {
         let number = self.staged.fetch_add(1, Ordering::Relaxed);
-        OsString::from(format!("{}-{number}", self.mark))
+        OsString::from(number.to_string())
     }
 
     pub fn placer(&self) -> Result<Placer<'_>, Errno> {

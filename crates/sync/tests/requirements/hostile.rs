@@ -136,7 +136,24 @@ async fn s11_a_record_that_is_none_is_told() {
 
 /// How many bodies wait to be whole.
 fn waiting(world: &World, replica: usize) -> usize {
-    fs::read_dir(world.replicas[replica].path(STAGING)).map_or(0, Iterator::count)
+    let folders = fs::read_dir(world.replicas[replica].path(STAGING)).into_iter().flatten().flatten();
+    folders.map(|folder| fs::read_dir(folder.path()).unwrap().count()).sum()
+}
+
+#[tokio::test]
+async fn s11_what_a_sync_that_died_left_is_cleared() {
+    let world = World::new(2);
+    let left = world.replicas[1].path(STAGING).join("of-another");
+    fs::create_dir_all(&left).unwrap();
+    fs::write(left.join("7"), "half").unwrap();
+    fs::write(world.replicas[1].path(STAGING).join("older"), "half").unwrap();
+    write(&world, 0, "a", "whole");
+    world.sync(0).await.unwrap();
+    world.sync(1).await.unwrap();
+    assert_eq!(read(&world, 1, "a"), "whole");
+    // Once more, so that its own folder goes too.
+    world.sync(1).await.unwrap();
+    assert!(!left.exists() && waiting(&world, 1) == 0);
 }
 
 #[tokio::test]
