@@ -359,6 +359,8 @@ pub struct SetSettings {
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct CreateKey {
     pub name: String,
+    // Twice is once, so it is not asked for that each be there once.
+    #[cfg_attr(feature = "openapi", schema(value_type = Vec<KeyScope>))]
     pub scopes: BTreeSet<KeyScope>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub expires_at: Option<Timestamp>,

@@ -107,6 +107,12 @@ impl BoxGroup {
             for (file, value) in settings(self.v2, *controller, limits) {
                 let path = folder.join(file);
                 match fs::write(&path, &value) {
+                    // Memory alone may never be above memory with swap: where both grow, that goes first.
+                    Err(error) if error.kind() == ErrorKind::InvalidInput && file == MEMORY => {
+                        fs::write(folder.join(MEMORY_AND_SWAP), &value)
+                            .and_then(|()| fs::write(&path, &value))
+                            .map_err(|_| at(&path, error))?;
+                    }
                     // Kernels without an account of swap have no such file; they limit no swap.
                     Err(error) if error.kind() == ErrorKind::NotFound && file.contains("sw") => {}
                     other => other.map_err(|error| at(&path, error))?,
@@ -216,6 +222,9 @@ pub fn counter(text: &str, name: &str) -> u64 {
     line.and_then(|(_, value)| value.trim().parse().ok()).unwrap_or(0)
 }
 
+const MEMORY: &str = "memory.limit_in_bytes";
+const MEMORY_AND_SWAP: &str = "memory.memsw.limit_in_bytes";
+
 /// Which files get which values.
 fn settings(v2: bool, controller: Controller, limits: &Limits) -> Vec<(&'static str, String)> {
     match (controller, v2) {
@@ -229,10 +238,7 @@ fn settings(v2: bool, controller: Controller, limits: &Limits) -> Vec<(&'static 
             vec![("memory.max", bytes.to_string()), ("memory.swap.max", "0".to_owned())]
         }),
         (Controller::Memory, false) => limits.memory.map_or_else(Vec::new, |bytes| {
-            vec![
-                ("memory.limit_in_bytes", bytes.to_string()),
-                ("memory.memsw.limit_in_bytes", bytes.to_string()),
-            ]
+            vec![(MEMORY, bytes.to_string()), (MEMORY_AND_SWAP, bytes.to_string())]
         }),
         (Controller::Pids, _) => {
             limits.processes.map_or_else(Vec::new, |count| vec![("pids.max", count.to_string())])

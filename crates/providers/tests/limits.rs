@@ -9,6 +9,7 @@ use seawall_api::{
     sandbox::{EndReason, Limits, SandboxSpec},
 };
 use seawall_core::ports::{BoxState, Provider, ToBox, Volumes};
+use seawall_jail::cgroup::Cgroups;
 use seawall_providers::native::{Defaults, NativeProvider, NativeSettings};
 use seawall_wire::{Guest, ProcessOutput};
 use std::{io::Write, sync::Arc, time::Duration};
@@ -82,6 +83,37 @@ async fn t6_memory_ends_the_command_as_oom_and_the_box_lives() {
     let (status, _) = sh(&guest, "true").await;
     assert_eq!((status.reason, status.limits.len()), (ExitReason::Exited, 0));
     world.remove(id).await;
+}
+
+/// Control groups wait ready-made, with the default limits. Whoever asks for more than that, or for less, gets it.
+#[tokio::test]
+async fn t6_more_and_less_memory_than_the_default_can_be_had() {
+    let defaults = Defaults { memory_mb: 96, ..Defaults::default() };
+    let world = World::with(NativeSettings { defaults, ..NativeSettings::default() });
+    if !world.can("more_memory", world.provider.capabilities().limits.memory) {
+        return;
+    }
+    let groups = Cgroups::find();
+    // With the second box it is known that there will be more.
+    let asked = [
+        (None, ExitReason::Oom),
+        (None, ExitReason::Oom),
+        (Some(700), ExitReason::Exited),
+        (Some(64), ExitReason::Oom),
+    ];
+    for (number, (memory_mb, reason)) in asked.into_iter().enumerate() {
+        let (id, guest) = world.sandbox(Limits { memory_mb, ..Limits::default() }).await;
+        let (status, out) = sh(&guest, "exec python3 -c 'x = bytearray(300 << 20); print(len(x))'").await;
+        assert_eq!(status.reason, reason, "{memory_mb:?}: {out}");
+        world.remove(id).await;
+        // The next one finds a group that waits, where groups can wait.
+        let begun = std::time::Instant::now();
+        while number > 0 && groups.can_rename() && !groups.names().iter().any(|name| name.contains("-spare-"))
+        {
+            assert!(begun.elapsed() < Duration::from_secs(10), "no group is made in advance");
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    }
 }
 
 #[tokio::test]

@@ -14,9 +14,10 @@ use seawall_core::{
 };
 use seawall_sync::bucket::{MemoryBucket, SharedBucket};
 use std::{
+    cell::RefCell,
     collections::BTreeMap,
     fmt::{self, Write as _},
-    sync::{Arc, Mutex},
+    sync::Arc,
     time::Duration,
 };
 use tokio::time::{Instant, sleep};
@@ -285,9 +286,14 @@ async fn h5_runs_are_recorded() {
     }
 }
 
-/// What is logged, a line each.
-#[derive(Clone, Default)]
-struct Log(Arc<Mutex<Vec<String>>>);
+thread_local! {
+    /// What is logged by a test, a line each. None: nobody wants to know.
+    static LINES: RefCell<Option<Vec<String>>> = const { RefCell::new(None) };
+}
+
+/// For all tests of this process: one for each of them could miss lines, since whether a line is wanted is remembered for
+/// the whole process, and other tests come and go meanwhile.
+struct Log;
 
 struct Fields(String);
 
@@ -311,9 +317,12 @@ impl tracing::Subscriber for Log {
     fn record_follows_from(&self, _: &span::Id, _: &span::Id) {}
 
     fn event(&self, event: &tracing::Event<'_>) {
-        let mut fields = Fields(event.metadata().level().to_string());
-        event.record(&mut fields);
-        self.0.lock().unwrap().push(fields.0);
+        LINES.with_borrow_mut(|lines| {
+            let Some(lines) = lines else { return };
+            let mut fields = Fields(event.metadata().level().to_string());
+            event.record(&mut fields);
+            lines.push(fields.0);
+        });
     }
 
     fn enter(&self, _: &span::Id) {}
@@ -323,11 +332,11 @@ impl tracing::Subscriber for Log {
 
 #[tokio::test(start_paused = true)]
 async fn h5_runs_and_failures_are_logged_with_their_context() {
-    let log = Log::default();
-    let _guard = tracing::subscriber::set_default(log.clone());
+    tracing::subscriber::set_global_default(Log).unwrap();
+    LINES.set(Some(Vec::new()));
     let world = World::of([all_kinds("err no room; exit 3")]);
     let done = world.run(by("all", "say one")).await;
-    let lines = log.0.lock().unwrap().clone();
+    let lines = LINES.take().unwrap();
     let about = [done.sandbox().to_string(), done.conversation().to_string(), "all".to_owned()];
     let ran: Vec<_> = lines.iter().filter(|line| line.contains("hook ran")).collect();
     for kind in ["cold_start", "message", "stream_finish"] {
