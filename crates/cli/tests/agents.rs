@@ -210,8 +210,10 @@ fn slow_words() -> Value {
 }
 
 #[test]
-fn m3_a_turn_of_claude_code_outlives_its_sandbox() {
-    let Some(folder) = program("m3_a_turn_of_claude_code_outlives_its_sandbox", "claude") else { return };
+fn o3_and_m3_a_turn_of_claude_code_outlives_its_sandbox() {
+    let Some(folder) = program("o3_and_m3_a_turn_of_claude_code_outlives_its_sandbox", "claude") else {
+        return;
+    };
     let script = json!([
         {"command": "echo made-by-agent > /work/made.txt",
             "usage": {"input_tokens": 100, "cache_creation_input_tokens": 10, "cache_read_input_tokens": 5, "output_tokens": 20}},

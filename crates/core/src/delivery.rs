@@ -75,8 +75,8 @@ impl Courier {
         match task {
             Task::PutMessage { account, message } => {
                 self.messages.put(*account, std::slice::from_ref(message)).await?;
-                let (message, conversation) = (message.id, message.conversation_id);
-                tracing::debug!(%message, %conversation, "message stored");
+                let (key, conversation) = (message.id, message.conversation_id);
+                tracing::debug!(%key, %conversation, "message brought to its store");
                 Ok(())
             }
             Task::DeleteMessages { account, conversation } => {

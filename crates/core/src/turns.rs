@@ -228,6 +228,7 @@ impl Turns {
             }
         };
         tracing::info!(%account, conversation = %conversation.id, turn = %turn.id, sandbox = %sandbox, template = template.name, "turn begins");
+        tracing::info!(key = %turn.prompt_id, conversation = %conversation.id, bytes = ask.prompt.len(), "message stored");
         let first = encoded(&first_event(&turn, sandbox))?;
         let store = &self.inner.stores.turns;
         let first = match store

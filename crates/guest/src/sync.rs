@@ -177,7 +177,9 @@ async fn call(disk: &Arc<Disk>, call: Call, reader: &mut Reader, writer: &mut Wr
         }
         Call::Agree { commit, now, from_base } => {
             let agree = Agree { commit, now, from_base, delta: delta(reader).await? };
-            let done = off_thread(None, move || disk.agree(agree).map_err(|error| told(&error)));
+            let done = off_thread(None, move || {
+                disk.agree(agree).map(|()| disk.state_bytes()).map_err(|error| told(&error))
+            });
             done_or_not(writer, done.await).await
         }
     }
@@ -195,9 +197,9 @@ async fn delta(reader: &mut Reader) -> Result<Delta> {
     Ok(delta)
 }
 
-async fn done_or_not(writer: &mut Writer, done: Outcome<()>) -> Result<()> {
+async fn done_or_not<T: serde::Serialize>(writer: &mut Writer, done: Outcome<T>) -> Result<()> {
     match done {
-        Ok(()) => writer.message(Kind::Reply, &()).await,
+        Ok(done) => writer.message(Kind::Reply, &done).await,
         Err(fault) => writer.message(Kind::Fault, &fault).await,
     }
 }
@@ -251,6 +253,7 @@ async fn tell_scan(report: ScanReport, writer: &mut Writer) -> Result<()> {
         base: report.base,
         pending: report.pending,
         last_synced_at: report.last_synced_at,
+        state_bytes: report.state_bytes,
         base_problem: report.base_problem,
         ignored_count: report.ignored_count,
         special: report.special,

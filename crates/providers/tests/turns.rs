@@ -10,6 +10,8 @@ mod agents;
 mod ends;
 #[path = "turns/files.rs"]
 mod files;
+#[path = "turns/logs.rs"]
+mod logs;
 #[path = "turns/reaper.rs"]
 mod reaper;
 #[path = "turns/shared.rs"]

@@ -31,7 +31,7 @@ pub enum Call {
     Prepare { commit: CommitRef, now: i64, from_base: bool },
     /// Answered by a reply.
     Settle { commit: Option<CommitRef>, now: i64 },
-    /// Followed by [`codec::Item`] events and an end; answered by a reply.
+    /// Followed by [`codec::Item`] events and an end; answered by a reply with the size of the state file.
     Agree { commit: CommitRef, now: i64, from_base: bool },
 }
 
@@ -41,6 +41,9 @@ pub struct ScanEnd {
     #[serde(default)]
     pub pending: Option<CommitRef>,
     pub last_synced_at: Option<i64>,
+    /// Of the state file.
+    #[serde(default)]
+    pub state_bytes: Option<u64>,
     pub base_problem: Option<String>,
     pub ignored_count: u64,
     pub special: u64,

@@ -98,6 +98,48 @@ fn later_layers_win() {
 }
 
 #[test]
+fn o1_settings_are_read_under_the_names_that_they_had() {
+    let mut place = Place::new();
+    for (name, value) in [
+        ("S3_BUCKET_AGENT_DOCS", "s3://agent-docs"),
+        ("SANDBOX_SYNC_STALE_THRESHOLD", "90"),
+        ("SANDBOX_SESSION_IDLE_TIMEOUT", "10m"),
+        ("SANDBOX_SESSION_MAX_LIFETIME", "7200"),
+    ] {
+        place.vars.insert(name, value.into());
+    }
+    let loaded = place.load(&Flags::default()).unwrap();
+    let settings = &loaded.settings;
+    assert_eq!(settings.sync.bucket.as_deref(), Some("s3://agent-docs"));
+    assert_eq!(settings.sync.stale_after, Duration::from_secs(90));
+    let timeouts = settings.server.timeouts;
+    assert_eq!((timeouts.idle_seconds, timeouts.max_lifetime_seconds), (Some(600), Some(7200)));
+    assert!(loaded.warnings.is_empty(), "{:?}", loaded.warnings);
+    // The name that it has now goes before.
+    place.vars.insert("SEAWALL_SYNC_BUCKET", "s3://new".into());
+    let settings = place.load(&Flags::default()).unwrap().settings;
+    assert_eq!(settings.sync.bucket.as_deref(), Some("s3://new"));
+}
+
+#[test]
+fn o1_an_invalid_setting_gets_the_default_and_a_warning() {
+    let mut place = Place::new();
+    let default = Settings::default();
+    for (name, value) in [
+        ("SANDBOX_SYNC_STALE_THRESHOLD", "-5"),
+        ("SANDBOX_SESSION_IDLE_TIMEOUT", "soon"),
+        ("SANDBOX_SESSION_MAX_LIFETIME", "-1"),
+    ] {
+        place.vars.insert(name, value.into());
+        let loaded = place.load(&Flags::default()).unwrap();
+        assert_eq!(loaded.settings.sync.stale_after, default.sync.stale_after);
+        assert_eq!(loaded.settings.server.timeouts, default.server.timeouts);
+        let told = loaded.warnings.iter().any(|warning| warning.contains(name) && warning.contains(value));
+        assert!(told, "{:?}", loaded.warnings);
+    }
+}
+
+#[test]
 fn home_may_be_a_tilde() {
     let place = Place::new();
     place.write("here/seawall.toml", "data = \"~/walls\"");

@@ -192,7 +192,7 @@ fn promtool(text: &str) {
 }
 
 #[test]
-fn o2_numbers_are_as_prometheus_reads_them() {
+fn numbers_are_as_prometheus_reads_them() {
     let server = Server::start();
     let id = server.sandbox();
     server.run(&id, "true");
@@ -223,7 +223,7 @@ fn o2_numbers_are_as_prometheus_reads_them() {
 }
 
 #[test]
-fn o2_numbers_count() {
+fn numbers_count() {
     let server = Server::with("public_metrics = true\n");
     let count = || {
         let families = parse(&server.anonymous("GET", "/metrics").send().is(200).text());
@@ -243,7 +243,7 @@ fn o2_numbers_count() {
 }
 
 #[test]
-fn o2_the_reader_of_numbers_knows_its_rules() {
+fn the_reader_of_numbers_knows_its_rules() {
     let good = "# HELP a_total A.\n# TYPE a_total counter\na_total{b=\"c\\\"\\n\\\\\"} 1\n\n\
         # HELP h H.\n# TYPE h histogram\nh_bucket{le=\"1\"} 1\nh_bucket{le=\"+Inf\"} 2\nh_sum 3\nh_count 2\n";
     let families = parse(good);

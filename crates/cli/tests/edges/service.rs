@@ -104,7 +104,7 @@ fn k3_settings_that_cannot_be_are_told() {
 }
 
 #[test]
-fn o1_it_says_whether_it_lives_and_whether_it_is_ready() {
+fn it_says_whether_it_lives_and_whether_it_is_ready() {
     let server = Server::start();
     for path in ["/health", "/ready"] {
         let told = server.anonymous("GET", path).send().is(200).json();
@@ -118,7 +118,7 @@ fn o1_it_says_whether_it_lives_and_whether_it_is_ready() {
 }
 
 #[test]
-fn o1_asked_to_end_it_ends_and_tells_those_who_listen() {
+fn asked_to_end_it_ends_and_tells_those_who_listen() {
     let mut server = Server::start();
     let id = server.sandbox();
     let ask = server.ask("POST", &format!("/sandboxes/{id}/exec/stream"));

@@ -173,7 +173,7 @@ fn request(stream: &mut TcpStream, bytes: &mut Vec<u8>) -> Option<(String, Vec<u
 const STAGES: [&str; 4] = ["turn", "sandbox", "agent", "push"];
 
 #[test]
-fn o3_a_turn_is_one_trace() {
+fn a_turn_is_one_trace() {
     let collector = Collector::default();
     let url = collector.listen();
     let env = [("OTEL_EXPORTER_OTLP_ENDPOINT", url.as_str()), ("OTEL_BSP_SCHEDULE_DELAY", "200")];
@@ -224,7 +224,7 @@ fn told_apart(spans: &[Span], turns: &[String]) {
 }
 
 #[test]
-fn o3_a_collector_that_is_away_is_no_reason_to_fail() {
+fn a_collector_that_is_away_is_no_reason_to_fail() {
     // A port where nobody listens.
     let url = {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
@@ -237,7 +237,7 @@ fn o3_a_collector_that_is_away_is_no_reason_to_fail() {
 }
 
 #[test]
-fn o3_the_reader_of_messages_reads_them() {
+fn the_reader_of_messages_reads_them() {
     let nested = |number: u8, bytes: &[u8]| [&[(number << 3) | 2, bytes.len() as u8][..], bytes].concat();
     let span = [nested(1, &[7; 16]), nested(2, &[8; 8]), vec![6 << 3, 1], nested(5, b"turn")].concat();
     let message = nested(1, &nested(2, &nested(2, &span)));

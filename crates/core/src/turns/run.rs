@@ -438,6 +438,8 @@ impl Runner {
         let store = &self.turns.inner.stores.turns;
         let ended = persist(|| store.end(self.wanted.account, Some(&self.fence), &end)).await?;
         let stats = ended.stats;
+        let bytes = end.answer.as_ref().map_or(0, |answer| answer.body.len());
+        tracing::info!(key = %self.turn.answer_id, conversation = %self.conversation.id, bytes, "message stored");
         tracing::info!(
             turn = %self.id(), conversation = %self.conversation.id, sandbox = %self.sandbox(), %state, estimate,
             input_tokens = usage.input_tokens, output_tokens = usage.output_tokens, cache_tokens = usage.cache_tokens,

@@ -102,7 +102,11 @@ impl Workspace for Session {
             }
             match frame.kind {
                 Kind::Event => self.take_part(&mut report, items(&frame)?)?,
-                Kind::Reply => return finish(report, decode(&frame)?),
+                Kind::Reply => {
+                    let report = finish(report, decode(&frame)?)?;
+                    tracing::debug!(sandbox = %self.guest.sandbox(), path = STATE, bytes = report.state_bytes, "state file read");
+                    return Ok(report);
+                }
                 _ => return Err(unexpected(&frame, "in a scan")),
             }
         }
@@ -163,22 +167,25 @@ impl Workspace for Session {
 
     async fn prepare(&self, agree: Agree) -> Result<()> {
         let Agree { commit, now, from_base, delta } = agree;
-        self.ask(Call::Prepare { commit, now, from_base }, Some(delta)).await
+        self.ask(Call::Prepare { commit, now, from_base }, Some(delta)).await.map(drop)
     }
 
     async fn settle(&self, commit: Option<CommitRef>, now: i64) -> Result<()> {
-        self.ask(Call::Settle { commit, now }, None).await
+        self.ask(Call::Settle { commit, now }, None).await.map(drop)
     }
 
     async fn agree(&self, agree: Agree) -> Result<()> {
         let Agree { commit, now, from_base, delta } = agree;
-        self.ask(Call::Agree { commit, now, from_base }, Some(delta)).await
+        let reply = self.ask(Call::Agree { commit, now, from_base }, Some(delta)).await?;
+        let bytes: Option<u64> = decode(&reply)?;
+        tracing::debug!(sandbox = %self.guest.sandbox(), path = STATE, bytes, "state file written");
+        Ok(())
     }
 }
 
 impl Session {
     /// A call, with a delta where one belongs to it, and its reply.
-    async fn ask(&self, call: Call, delta: Option<Delta>) -> Result<()> {
+    async fn ask(&self, call: Call, delta: Option<Delta>) -> Result<Frame> {
         let mut stream = self.stream.lock().await;
         let sent = async {
             stream.message(Kind::Control, &call).await?;
@@ -190,7 +197,7 @@ impl Session {
         sent.await.map_err(|error| failed(&error))?;
         let frame = soon(&mut stream).await.map_err(|error| error.during("agreeing"))?;
         match frame.kind {
-            Kind::Reply => Ok(()),
+            Kind::Reply => Ok(frame),
             _ => Err(unexpected(&frame, "instead of an agreement")),
         }
     }
@@ -254,6 +261,7 @@ fn finish(mut report: ScanReport, end: ScanEnd) -> Result<ScanReport> {
     report.base = end.base;
     report.pending = end.pending;
     report.last_synced_at = end.last_synced_at;
+    report.state_bytes = end.state_bytes;
     report.base_problem = end.base_problem;
     report.ignored_count = end.ignored_count;
     report.special = end.special;

@@ -35,6 +35,8 @@ pub struct ScanReport {
     pub pending: Option<CommitRef>,
     /// Unix seconds; none without a state file.
     pub last_synced_at: Option<i64>,
+    /// Of the state file; none without one.
+    pub state_bytes: Option<u64>,
     /// Why the state file could not be used.
     pub base_problem: Option<String>,
     pub delta: Delta,
@@ -67,6 +69,7 @@ impl Disk {
             base: usable.and_then(|state| state.commit.clone()),
             pending: self.pending().map(|pending| pending.commit),
             last_synced_at: base.state.as_ref().map(|state| state.last_synced_at),
+            state_bytes: self.state_bytes(),
             base_problem: problem(&base, ask),
             delta,
             scanned: found.entries.iter().filter(|(_, seen)| !seen.node.is_dir()).count() as u64,

@@ -44,6 +44,11 @@ impl Disk {
         base
     }
 
+    /// How large the state file is.
+    pub fn state_bytes(&self) -> Option<u64> {
+        self.memory().base.as_ref()?.stamp.as_ref().map(|stamp| stamp.size)
+    }
+
     fn read_base(&self, stamp: Option<Stamp>) -> Base {
         if stamp.is_none() {
             return Base::default();

@@ -128,6 +128,7 @@ impl Versions {
                 }
             };
             if is_ours {
+                tracing::debug!(path = key, bytes = json.len(), "state file written");
                 return Ok((timestamp, key));
             }
         }

@@ -65,6 +65,7 @@ impl Versions {
             }
         })
         .await?;
+        tracing::debug!(path = version.manifest, bytes = json.len(), "state file read");
         self.memory.keep_manifest(&version.manifest_hash, json.clone()).await;
         self.parse(&json).map_err(damaged)
     }
