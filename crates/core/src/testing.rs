@@ -4,12 +4,14 @@ mod clock;
 mod cut;
 mod faulty;
 mod host;
+mod log;
 mod records;
 mod store;
 
 pub use clock::ManualClock;
 pub use faulty::{Faults, FaultyProvider, Op};
 pub use host::{MemoryClaims, OneBucket, TokioClock};
+pub use log::Log;
 pub use records::MemoryRecords;
 pub use store::MemoryStore;
 

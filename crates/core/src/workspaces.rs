@@ -159,14 +159,14 @@ pub enum Change {
 }
 
 /// What is to be brought back.
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, Default)]
 pub struct Restore {
     /// By its timestamp or number; none: the newest.
     pub version: Option<i64>,
     /// One file or directory of it.
     pub path: Option<FileName>,
-    /// Of another sandbox, which may be gone.
-    pub from: Option<SandboxId>,
+    /// Of another sandbox, which may be gone, and where its versions are.
+    pub from: Option<(SandboxId, Workspaces)>,
 }
 
 #[derive(Clone)]
@@ -329,35 +329,21 @@ impl Workspaces {
         what: &Restore,
         progress: Arc<dyn Progress>,
     ) -> Result<Restored> {
-        self.restore_from(self, id, what, progress).await
-    }
-
-    /// As [`Workspaces::restore`], of another sandbox, whose files may lie elsewhere.
-    pub async fn restore_from(
-        &self,
-        theirs: &Workspaces,
-        id: SandboxId,
-        what: &Restore,
-        progress: Arc<dyn Progress>,
-    ) -> Result<Restored> {
-        let restored = self.try_restore(theirs, id, what, progress).await;
-        if let Ok(restored) = &restored {
-            self.settle(id, &Ok(restored.report.clone())).await;
-        }
-        restored
+        let restored = self.try_restore(id, what, progress).await?;
+        self.settle(id, &Ok(restored.report.clone())).await;
+        Ok(restored)
     }
 
     async fn try_restore(
         &self,
-        theirs: &Workspaces,
         id: SandboxId,
         what: &Restore,
         progress: Arc<dyn Progress>,
     ) -> Result<Restored> {
         let (session, chain) = (self.session(id).await?, self.chain(id)?);
         let engine = Engine::new(&chain, &session).with_progress(progress.clone());
-        if let Some(from) = what.from.filter(|from| *from != id) {
-            let theirs = theirs.chain(from)?;
+        if let Some((from, place)) = what.from.as_ref().filter(|(from, _)| *from != id) {
+            let theirs = place.chain(*from)?;
             let version = self.version(&theirs, what.version).await?;
             let source = Engine::new(&theirs, &session).with_progress(progress);
             let notes = source.copy_in(&version, what.path.as_ref()).await?;

@@ -46,21 +46,18 @@ pub struct RestoreArgs {
 pub async fn restore(app: &App, args: &RestoreArgs) -> Result<i32> {
     let (info, _) = lookup::guest(app, &args.id).await?;
     let from = match &args.from {
-        Some(reference) => Some(workspace(app, reference).await?),
+        Some(reference) => {
+            let id = workspace(app, reference).await?;
+            Some((id, workspaces::of(app, id).await?))
+        }
         None => None,
     };
-    let path = args.wanted_path().map(FileName::from);
+    let (others, path) = (from.is_some(), args.wanted_path().map(FileName::from));
     let wanted = Restore { version: args.version, path, from };
     let bar = Arc::new(Bar::new());
-    let ours = workspaces::of(app, info.id).await?;
-    let restored = match from {
-        Some(from) => {
-            ours.restore_from(&workspaces::of(app, from).await?, info.id, &wanted, bar.clone()).await
-        }
-        None => ours.restore(info.id, &wanted, bar.clone()).await,
-    };
+    let restored = workspaces::of(app, info.id).await?.restore(info.id, &wanted, bar.clone()).await;
     bar.finish();
-    show(app, info.id, &restored?, from.is_some())
+    show(app, info.id, &restored?, others)
 }
 
 impl RestoreArgs {

@@ -80,13 +80,12 @@ impl SandboxService {
         };
         self.guest(account, id).await?;
         let row = self.live_row(account, id).await?;
-        let what =
-            Restore { version: ask.version, path: ask.path.as_deref().map(FileName::from), from: ask.from };
-        let (ours, progress) = (self.place_of(&row).await?, Arc::new(Silent));
-        let restored = match from {
-            Some(from) => ours.restore_from(&self.place_of(&from).await?, id, &what, progress).await,
-            None => ours.restore(id, &what, progress).await,
+        let from = match from {
+            Some(from) => Some((from.id, self.place_of(&from).await?)),
+            None => None,
         };
+        let what = Restore { version: ask.version, path: ask.path.as_deref().map(FileName::from), from };
+        let restored = self.place_of(&row).await?.restore(id, &what, Arc::new(Silent)).await;
         restored.map_err(|error| not_synced(id, error))
     }
 }

@@ -10,18 +10,12 @@ use seawall_core::{
     hooks::{HookKind, Moment},
     service::Wanted,
     templates::{HookPart, SyncPart, Template, When},
+    testing::Log,
     turns::TurnAsk,
 };
 use seawall_sync::bucket::{MemoryBucket, SharedBucket};
-use std::{
-    cell::RefCell,
-    collections::BTreeMap,
-    fmt::{self, Write as _},
-    sync::Arc,
-    time::Duration,
-};
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
 use tokio::time::{Instant, sleep};
-use tracing::{Level, Metadata, field, span};
 
 /// A hook of each kind.
 fn all_kinds(script: &str) -> Template {
@@ -286,57 +280,12 @@ async fn h5_runs_are_recorded() {
     }
 }
 
-thread_local! {
-    /// What is logged by a test, a line each. None: nobody wants to know.
-    static LINES: RefCell<Option<Vec<String>>> = const { RefCell::new(None) };
-}
-
-/// For all tests of this process: one for each of them could miss lines, since whether a line is wanted is remembered for
-/// the whole process, and other tests come and go meanwhile.
-struct Log;
-
-struct Fields(String);
-
-impl field::Visit for Fields {
-    fn record_debug(&mut self, field: &field::Field, value: &dyn fmt::Debug) {
-        write!(self.0, " {}={value:?}", field.name()).unwrap();
-    }
-}
-
-impl tracing::Subscriber for Log {
-    fn enabled(&self, metadata: &Metadata<'_>) -> bool {
-        *metadata.level() <= Level::INFO
-    }
-
-    fn new_span(&self, _: &span::Attributes<'_>) -> span::Id {
-        span::Id::from_u64(1)
-    }
-
-    fn record(&self, _: &span::Id, _: &span::Record<'_>) {}
-
-    fn record_follows_from(&self, _: &span::Id, _: &span::Id) {}
-
-    fn event(&self, event: &tracing::Event<'_>) {
-        LINES.with_borrow_mut(|lines| {
-            let Some(lines) = lines else { return };
-            let mut fields = Fields(event.metadata().level().to_string());
-            event.record(&mut fields);
-            lines.push(fields.0);
-        });
-    }
-
-    fn enter(&self, _: &span::Id) {}
-
-    fn exit(&self, _: &span::Id) {}
-}
-
 #[tokio::test(start_paused = true)]
 async fn h5_runs_and_failures_are_logged_with_their_context() {
-    tracing::subscriber::set_global_default(Log).unwrap();
-    LINES.set(Some(Vec::new()));
+    Log::listen();
     let world = World::of([all_kinds("err no room; exit 3")]);
     let done = world.run(by("all", "say one")).await;
-    let lines = LINES.take().unwrap();
+    let lines = Log::take();
     let about = [done.sandbox().to_string(), done.conversation().to_string(), "all".to_owned()];
     let ran: Vec<_> = lines.iter().filter(|line| line.contains("hook ran")).collect();
     for kind in ["cold_start", "message", "stream_finish"] {

@@ -2,54 +2,7 @@
 
 use crate::world::{World, ask, more};
 use seawall_api::conversation::TurnState;
-use std::{
-    cell::RefCell,
-    fmt::{self, Write as _},
-};
-use tracing::{Metadata, field, span};
-
-thread_local! {
-    /// What is logged by a test, a line each. None: nobody wants to know.
-    static LINES: RefCell<Option<Vec<String>>> = const { RefCell::new(None) };
-}
-
-/// For the whole process: whether a line is wanted is remembered for all of its threads.
-struct Log;
-
-struct Fields(String);
-
-impl field::Visit for Fields {
-    fn record_debug(&mut self, field: &field::Field, value: &dyn fmt::Debug) {
-        write!(self.0, " {}={value:?}", field.name()).unwrap();
-    }
-}
-
-impl tracing::Subscriber for Log {
-    fn enabled(&self, metadata: &Metadata<'_>) -> bool {
-        metadata.target().starts_with("seawall")
-    }
-
-    fn new_span(&self, _: &span::Attributes<'_>) -> span::Id {
-        span::Id::from_u64(1)
-    }
-
-    fn record(&self, _: &span::Id, _: &span::Record<'_>) {}
-
-    fn record_follows_from(&self, _: &span::Id, _: &span::Id) {}
-
-    fn event(&self, event: &tracing::Event<'_>) {
-        LINES.with_borrow_mut(|lines| {
-            let Some(lines) = lines else { return };
-            let mut fields = Fields(event.metadata().level().to_string());
-            event.record(&mut fields);
-            lines.push(fields.0);
-        });
-    }
-
-    fn enter(&self, _: &span::Id) {}
-
-    fn exit(&self, _: &span::Id) {}
-}
+use seawall_core::testing::Log;
 
 /// The one line with all of these words.
 fn line<'a>(lines: &'a [String], words: &[&str]) -> &'a str {
@@ -59,11 +12,10 @@ fn line<'a>(lines: &'a [String], words: &[&str]) -> &'a str {
 
 #[tokio::test]
 async fn o2_the_log_tells_of_hooks_syncs_tokens_state_files_messages_and_failures() {
-    tracing::subscriber::set_global_default(Log).unwrap();
     let world = World::new("local", Vec::new());
-    LINES.set(Some(Vec::new()));
+    Log::listen();
     let done = world.run(ask("echo one > a; echo done")).await;
-    let lines = LINES.take().unwrap();
+    let lines = Log::take();
     let (conversation, sandbox) = (done.conversation().to_string(), done.sandbox().to_string());
     for hook in ["cold_start", "message", "stream_finish"] {
         line(&lines, &["INFO", "hook ran", hook, "duration_ms=", &conversation, &sandbox]);
@@ -82,10 +34,10 @@ async fn o2_the_log_tells_of_hooks_syncs_tokens_state_files_messages_and_failure
     line(&lines, &["DEBUG", "state file written", &format!("{:013}/.sandbox-state", done.pushed().unwrap())]);
 
     world.bucket.take_away(true);
-    LINES.set(Some(Vec::new()));
+    Log::listen();
     let failed = world.run(more(done.conversation(), "echo two > b")).await;
     assert_eq!(failed.turn.state, TurnState::Completed, "{failed:?}");
-    let lines = LINES.take().unwrap();
+    let lines = Log::take();
     world.bucket.take_away(false);
     line(&lines, &["ERROR", "could not be synced", "a test took the bucket away", &sandbox]);
     line(&lines, &["ERROR", "a hook failed", "stream_finish", "a test took the bucket away", &conversation]);
