@@ -13,6 +13,7 @@ pub mod exec;
 pub mod files;
 pub mod frame;
 pub mod hello;
+pub mod hook;
 pub mod http;
 pub mod id;
 pub mod message;

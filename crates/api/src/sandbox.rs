@@ -287,7 +287,7 @@ pub struct Sandbox {
     /// Its files have changes that no version has, and why.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub unsynced: Option<String>,
-    /// `last_synced_at`, token totals, and what hooks and users put there.
+    /// `last_synced_at`, `last_version`, token totals, and what hooks and users put there.
     pub metadata: Map<String, Value>,
     pub last_used_at: Timestamp,
 }

@@ -11,6 +11,7 @@ use crate::commands::{
     doctor::DoctorArgs,
     exec::ExecArgs,
     forward::ForwardArgs,
+    hooks::HooksArgs,
     inspect::InspectArgs,
     keys::KeysArgs,
     kill::KillArgs,
@@ -152,6 +153,8 @@ pub enum Command {
     Conversations(ConversationsArgs),
     /// Show what was said in a conversation
     Messages(MessagesArgs),
+    /// List what hooks did in a sandbox: which failed, and why
+    Hooks(HooksArgs),
     /// List the kinds of agents, or show one
     Templates(TemplatesArgs),
     /// Serve the HTTP API

@@ -1,20 +1,28 @@
-//! Who is at a sandbox, among the processes on one data folder: locked files, which a crash gives back.
+//! Who is at a sandbox, among the processes on one data folder: locks, which a crash gives back.
 //!
 //! ```text
-//! <data>/records/.claim-<id>   held while somebody makes or removes that sandbox, or runs a turn of that id
-//! <data>/records/.epoch        the counter of control epochs
+//! <data>/records/.claims   a byte for each id, locked while somebody makes or removes that sandbox, or runs a turn
+//! <data>/records/.epoch    the counter of control epochs
 //! ```
+//!
+//! Bytes of one file, and no files: making one takes a file system up to a millisecond, and each turn would.
 
 use async_trait::async_trait;
+use nix::{
+    errno::Errno,
+    fcntl::{FcntlArg, fcntl},
+    libc::{F_WRLCK, SEEK_SET, flock},
+};
 use seawall_api::SandboxId;
 use seawall_core::{
     Error, Result,
     ports::{Claim, Claims},
 };
+use sha2::{Digest, Sha256};
 use std::{
     fs::{DirBuilder, File, OpenOptions, TryLockError},
     io::{self, Write},
-    os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt},
+    os::unix::fs::{DirBuilderExt, OpenOptionsExt},
     path::{Path, PathBuf},
     sync::Arc,
     time::{SystemTime, UNIX_EPOCH},
@@ -22,7 +30,7 @@ use std::{
 
 const LOCK: &str = ".lock";
 const EPOCH: &str = ".epoch";
-const CLAIM: &str = ".claim-";
+const CLAIMS: &str = ".claims";
 
 #[derive(Debug, Clone)]
 pub struct FileClaims {
@@ -38,9 +46,7 @@ impl FileClaims {
     pub fn open(data: &Path) -> Result<FileClaims> {
         let path = data.join("records");
         DirBuilder::new().recursive(true).mode(0o700).create(&path).map_err(failed("make", &path))?;
-        let folder = Folder { path };
-        folder.tidy()?;
-        Ok(FileClaims { folder: Arc::new(folder) })
+        Ok(FileClaims { folder: Arc::new(Folder { path }) })
     }
 
     /// File IO blocks, so it has threads of its own.
@@ -74,59 +80,54 @@ impl Claims for FileClaims {
     }
 }
 
-/// A locked file, gone when the claim is given back.
-struct Claimed {
-    path: PathBuf,
-    _file: File,
-}
-
-impl Drop for Claimed {
-    fn drop(&mut self) {
-        // Before the lock goes; whoever waits for it looks whether the file is still there.
-        let _ = std::fs::remove_file(&self.path);
-    }
-}
-
 impl Folder {
-    /// What a crash left goes with the claim to it.
-    fn tidy(&self) -> Result<()> {
-        for entry in std::fs::read_dir(&self.path).map_err(failed("read", &self.path))? {
-            let name = entry.map_err(failed("read", &self.path))?.file_name();
-            if let Some(id) = name.to_str().and_then(|name| name.strip_prefix(CLAIM)?.parse().ok()) {
-                drop(self.try_claim(id)?);
-            }
-        }
-        Ok(())
-    }
-
     fn claim(&self, id: SandboxId) -> Result<Claim> {
+        if let Some((path, old)) = self.old_claim(id)? {
+            old.lock().map_err(failed("lock", &path))?;
+            let _ = std::fs::remove_file(&path);
+        }
+        let file = self.open_claims()?;
         loop {
-            let (path, file) = self.open_claim(id)?;
-            file.lock().map_err(failed("lock", &path))?;
-            if is_there(&path, &file) {
-                return Ok(Box::new(Claimed { path, _file: file }));
+            match fcntl(&file, FcntlArg::F_OFD_SETLKW(&byte_of(id))) {
+                Ok(_) => return Ok(Box::new(file)),
+                Err(Errno::EINTR) => {}
+                Err(errno) => return Err(failed("lock", &self.path.join(CLAIMS))(errno.into())),
             }
         }
     }
 
-    fn try_claim(&self, id: SandboxId) -> Result<Option<Claimed>> {
-        loop {
-            let (path, file) = self.open_claim(id)?;
-            match file.try_lock() {
-                Ok(()) if is_there(&path, &file) => return Ok(Some(Claimed { path, _file: file })),
-                Ok(()) => {}
+    fn try_claim(&self, id: SandboxId) -> Result<Option<File>> {
+        if let Some((path, old)) = self.old_claim(id)? {
+            match old.try_lock() {
+                Ok(()) => drop(std::fs::remove_file(&path)),
                 Err(TryLockError::WouldBlock) => return Ok(None),
                 Err(TryLockError::Error(error)) => return Err(failed("lock", &path)(error)),
             }
         }
+        let file = self.open_claims()?;
+        match fcntl(&file, FcntlArg::F_OFD_SETLK(&byte_of(id))) {
+            Ok(_) => Ok(Some(file)),
+            Err(Errno::EAGAIN | Errno::EACCES) => Ok(None),
+            Err(errno) => Err(failed("lock", &self.path.join(CLAIMS))(errno.into())),
+        }
     }
 
-    fn open_claim(&self, id: SandboxId) -> Result<(PathBuf, File)> {
-        let path = self.path.join(format!("{CLAIM}{id}"));
+    /// What a version before this one holds while it lives, or left behind: a file for each id.
+    fn old_claim(&self, id: SandboxId) -> Result<Option<(PathBuf, File)>> {
+        let path = self.path.join(format!(".claim-{id}"));
+        match OpenOptions::new().write(true).open(&path) {
+            Ok(file) => Ok(Some((path, file))),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+            Err(error) => Err(failed("open", &path)(error)),
+        }
+    }
+
+    /// Anew for each claim: it goes when this is closed.
+    fn open_claims(&self) -> Result<File> {
+        let path = self.path.join(CLAIMS);
         let mut options = OpenOptions::new();
         let file = options.create(true).truncate(false).write(true).mode(0o600).open(&path);
-        let file = file.map_err(failed("open", &path))?;
-        Ok((path, file))
+        file.map_err(failed("open", &path))
     }
 
     /// Held until the file is dropped, also by a crash.
@@ -172,10 +173,19 @@ impl Folder {
     }
 }
 
-/// Whether a locked file still has its name.
-fn is_there(path: &Path, file: &File) -> bool {
-    let there = std::fs::metadata(path).ok().zip(file.metadata().ok());
-    there.is_some_and(|(there, held)| (there.dev(), there.ino()) == (held.dev(), held.ino()))
+/// The byte of an id, of the nearly 2^63 that a file can have. Nobody can choose an id that has another's; whoever looks
+/// for two of their own with the same one may find them, and they stand in each other's way.
+fn byte_of(id: SandboxId) -> flock {
+    let hash: [u8; 32] = Sha256::digest(id.as_uuid().as_bytes()).into();
+    let number = hash.iter().take(8).fold(0_i64, |number, byte| number << 8 | i64::from(*byte));
+    flock {
+        l_type: F_WRLCK as i16,
+        l_whence: SEEK_SET as i16,
+        // One less than the largest, so that there is a byte to lock.
+        l_start: number & (i64::MAX - 1),
+        l_len: 1,
+        l_pid: 0,
+    }
 }
 
 /// More than any count of starts can have reached.
@@ -229,14 +239,60 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn one_at_a_time_and_gone_afterwards() {
+    async fn one_at_a_time() {
         let (data, claims) = opened();
         let id = SandboxId::generate();
         let held = claims.claim(id).await.unwrap();
         let other = FileClaims::open(data.path()).unwrap();
         assert!(other.try_claim(id).await.unwrap().is_none());
         drop(held);
-        drop(other.try_claim(id).await.unwrap().unwrap());
-        assert_eq!(std::fs::read_dir(data.path().join("records")).unwrap().count(), 0);
+        let held = other.try_claim(id).await.unwrap().unwrap();
+        assert!(claims.try_claim(id).await.unwrap().is_none());
+        // Others are others, also within a process, and one more given back gives back no other.
+        let ids: Vec<SandboxId> = (0..100).map(|_| SandboxId::generate()).collect();
+        for id in &ids {
+            drop(claims.try_claim(*id).await.unwrap().unwrap());
+        }
+        assert!(claims.try_claim(id).await.unwrap().is_none());
+        drop(held);
+        assert!(claims.try_claim(id).await.unwrap().is_some());
+    }
+
+    /// Ids that differ in a single bit, as somebody may choose them.
+    #[test]
+    fn each_id_has_a_byte_of_its_own() {
+        let with_bit = |bit: u32| format!("{:032x}", 0x0123_u128 | 1 << 127 | 1 << bit).parse::<SandboxId>();
+        let ids = (0..128).map(with_bit);
+        let bytes: BTreeSet<i64> = ids.map(|id| byte_of(id.unwrap()).l_start).collect();
+        // Five of the bits are set already.
+        assert_eq!(bytes.len(), 128 - 5 + 1);
+        assert!(bytes.iter().all(|byte| (0..i64::MAX).contains(byte)));
+    }
+
+    /// A version before this one may still be at it.
+    #[tokio::test]
+    async fn a_claim_of_the_version_before_counts() {
+        let (data, claims) = opened();
+        let id = SandboxId::generate();
+        let path = data.path().join(format!("records/.claim-{id}"));
+        let old = File::create(&path).unwrap();
+        old.lock().unwrap();
+        assert!(claims.try_claim(id).await.unwrap().is_none());
+        drop(old);
+        assert!(claims.try_claim(id).await.unwrap().is_some());
+        assert!(!path.exists());
+    }
+
+    #[tokio::test]
+    async fn whoever_waits_gets_it_next() {
+        let (data, claims) = opened();
+        let id = SandboxId::generate();
+        let held = claims.claim(id).await.unwrap();
+        let other = FileClaims::open(data.path()).unwrap();
+        let waiting = tokio::spawn(async move { other.claim(id).await.map(drop) });
+        tokio::task::yield_now().await;
+        assert!(!waiting.is_finished());
+        drop(held);
+        waiting.await.unwrap().unwrap();
     }
 }

@@ -11,6 +11,7 @@ pub mod db;
 pub mod doctor;
 pub mod exec;
 pub mod forward;
+pub mod hooks;
 pub mod inspect;
 pub mod keys;
 pub mod kill;
@@ -93,6 +94,7 @@ async fn on(app: &App, command: Command) -> Result<i32> {
         Command::RunTurn(args) => chat::run_turn(app, &args).await,
         Command::Conversations(args) => conversations::conversations(app, &args).await,
         Command::Messages(args) => conversations::messages(app, &args).await,
+        Command::Hooks(args) => hooks::hooks(app, &args).await,
         Command::Templates(args) => conversations::templates(app, &args).await,
         Command::Keys(args) => keys::keys(app, &args).await,
         Command::Accounts(args) => accounts::accounts(app, &args).await,

@@ -40,5 +40,6 @@ pub async fn text() -> anyhow::Result<String> {
     while let Some(chunk) = chunks.recv().await {
         all.extend_from_slice(&chunk?);
     }
-    Ok(String::from_utf8(all)?)
+    let no_text = |error| anyhow::Error::new(error).context("what stdin has is no text: it must be UTF-8");
+    String::from_utf8(all).map_err(no_text)
 }

@@ -93,6 +93,7 @@ async fn on(remote: &Remote, command: Command) -> Result<i32> {
         Command::Chat(args) => chat::chat(remote, &args).await,
         Command::Conversations(args) => conversations::conversations(remote, &args).await,
         Command::Messages(args) => conversations::messages(remote, &args).await,
+        Command::Hooks(args) => conversations::hooks(remote, &args).await,
         Command::Templates(args) => conversations::templates(remote, &args).await,
         Command::Keys(args) => accounts::keys(remote, &args).await,
         Command::Accounts(args) => accounts::accounts(remote, &args).await,

@@ -35,7 +35,9 @@ impl Buckets for Opened {
         let open = async |url: &str| -> seawall_core::Result<SharedBucket> {
             let opened = stores::open(url, &|name| std::env::var(name).ok()).await;
             opened.map_err(|error| {
-                let message = format!("cannot use the bucket {url}");
+                // One with a secret in it is refused, and must not be told.
+                let shown = if url.contains('@') { "of that address" } else { url };
+                let message = format!("cannot use the bucket {shown}");
                 seawall_core::Error::new(error.kind(), message).with_source(error)
             })
         };
@@ -65,7 +67,7 @@ pub async fn services(app: &App) -> Result<Services> {
     .with_memory(Arc::new(FileMemory::new(&settings.data)));
     let (stores, sandboxes) = (app.stores.clone(), app.sandboxes.clone());
     let hooks = Hooks::new(stores.hook_runs.clone(), stores.outbox.clone(), sandboxes.clone(), clock.clone())
-        .with_metadata(stores.sandboxes.clone());
+        .with_notes(stores.sandboxes.clone(), stores.conversations.clone());
     let templates = Arc::new(templates(&settings.agents, &settings.data)?);
     let service =
         SandboxService::new(sandboxes, maker, hooks.clone(), stores.sandboxes.clone(), clock.clone())

@@ -237,7 +237,7 @@ fn m3_a_turn_of_codex_outlives_its_sandbox() {
     a_turn_a_new_sandbox_and_the_next(&agent, [(240, 27, 60), (240, 8, 60)]);
 }
 
-/// The server (here: the process that runs the turn) is killed while the model speaks. The next command takes the turn
+/// The server (here: the process that runs the turn) is killed while the tool runs. The next command takes the turn
 /// up again, and it ends with every byte and exact usage.
 #[test]
 fn m2_a_killed_server_loses_nothing_of_claude_codes_answer() {
@@ -245,7 +245,7 @@ fn m2_a_killed_server_loses_nothing_of_claude_codes_answer() {
     let Some(folder) = program(test, "claude") else { return };
     let usage = json!({"input_tokens": 1000, "cache_read_input_tokens": 3, "output_tokens": 40});
     let script = json!([
-        {"command": "for i in 1 2 3 4 5 6; do echo $i; sleep 0.5; done", "usage": usage},
+        {"command": "until [ -e /work/go ]; do sleep 0.1; done; echo gone", "usage": usage},
         {"slow_text": slow_words(), "pause": 0.05, "usage": usage},
     ]);
     let agent = Agent::new("claude-code", &folder, &script);
@@ -262,8 +262,9 @@ fn m2_a_killed_server_loses_nothing_of_claude_codes_answer() {
         !Path::new(&format!("/proc/{runner}/cmdline")).exists() || is_dead(&runner)
     })
     .unwrap();
-    // Any command takes it up.
+    // Any command takes it up. The tool ends only now, so the server was killed while it ran.
     agent.world.ok(["ls"]);
+    agent.sh("touch /work/go");
     let output = view.wait_with_output().unwrap();
     let log = std::fs::read_to_string(agent.world.data().join("turns.log")).unwrap();
     assert!(output.status.success(), "{}\n{log}", stdout(&output));

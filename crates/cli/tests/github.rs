@@ -98,6 +98,10 @@ fn h7_a_repository_is_cloned_fetched_and_pushed_without_its_token_in_the_box() {
     assert!(first.status.success() && said.starts_with("from the hub\n1\n"), "{said}{}", stderr(&first));
     assert!(!said.contains(TOKEN), "the token is in the box");
 
+    // What is ours is none of git's business.
+    let clean = "git status --porcelain; git clean -fdq; git add -A; git status --porcelain; test -e .sandbox-state && echo kept";
+    assert_eq!(stdout(&chat(&world, &conversation, clean)), "kept\n");
+
     let push = "git config user.name a; git config user.email a@example.com; echo more >> README; \
         git commit -qam second && git push -q origin HEAD:main && echo pushed";
     let pushed = chat(&world, &conversation, push);

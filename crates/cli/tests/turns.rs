@@ -384,4 +384,79 @@ fn h1_hooks_of_a_template_run_in_the_sandbox() {
     let answer = chat.world.ok(["chat", "-c", &chat.conversation, "-t", "mine", "cat hooks"]);
     assert_eq!(answer, format!("cold {}\n", chat.sandbox()));
     assert_eq!(chat.answer("cat hooks"), format!("cold {}\nfinish completed\n", chat.sandbox()));
+    // H5: what became of them.
+    let failed = || {
+        let listed = chat.world.json(["hooks", "--json", &chat.sandbox()]);
+        let runs = listed["runs"].as_array().unwrap().clone();
+        runs.into_iter().filter(|run| run.get("error").is_some()).collect::<Vec<_>>()
+    };
+    eventually("both runs of the one that fails", || failed().len() == 2).unwrap();
+    assert!(
+        failed().iter().all(|run| run["name"] == "exit 1" && run["turn_id"].is_string()),
+        "{:?}",
+        failed()
+    );
+    let shown = chat.world.ok(["hooks", &chat.sandbox()]);
+    let line = shown.lines().find(|line| line.contains("exit 1")).unwrap();
+    assert!(line.contains("stream_finish") && line.contains("failed: the command exited with 1"), "{shown}");
+    let unknown = chat.world.seawall(["hooks", &seawall_api::SandboxId::generate().to_string()]);
+    assert_eq!(unknown.status.code(), Some(1), "{}", stderr(&unknown));
+}
+
+/// A variable that is empty, mostly: the last answer must not be taken for one to it.
+#[test]
+fn c2_an_empty_prompt_is_refused() {
+    let chat = Chat::new();
+    assert_eq!(chat.answer("echo hi"), "hi\n");
+    let refused = chat.say("");
+    assert_eq!((refused.status.code(), stdout(&refused).as_str()), (Some(2), ""));
+    assert!(stderr(&refused).contains("the prompt is empty"), "{}", stderr(&refused));
+    // Without one it is a look.
+    assert_eq!(chat.world.ok(["chat", "-c", &chat.conversation]), "hi\n");
+}
+
+/// A template whose file is gone keeps nobody from removing its sandboxes.
+#[test]
+fn v2_a_sandbox_whose_template_is_gone_can_be_removed() {
+    let chat = Chat::new();
+    let file = chat.world.data().join("templates/mine.toml");
+    std::fs::create_dir(file.parent().unwrap()).unwrap();
+    std::fs::write(&file, "").unwrap();
+    chat.world.ok(["chat", "-c", &chat.conversation, "-t", "mine", "echo 1 > f"]);
+    let sandbox = chat.sandbox();
+    std::fs::remove_file(&file).unwrap();
+    let refused = chat.world.seawall(["sync", &sandbox]);
+    assert!(stderr(&refused).contains("bring its file back"), "{}", stderr(&refused));
+    chat.world.ok(["rm", "-f", "--volumes", &sandbox]);
+    assert_eq!(chat.world.json(["volumes", "--json"]), json!([]));
+    assert_eq!(chat.world.ok(["ls", "-q"]), "");
+}
+
+/// What was begun before the crash is waited for, and nothing runs beside it.
+#[test]
+fn h2_a_hook_that_outlives_its_server_runs_once() {
+    let chat = Chat::new();
+    std::fs::create_dir(chat.world.data().join("templates")).unwrap();
+    let template = "[[hooks.cold_start]]\nrun = \"echo begun >> cold; sleep 3; echo ended >> cold\"\n\
+        [[hooks.stream_finish]]\nrun = \"\"\"echo finish >> cold; sleep 3\n\
+        echo '{\\\"input_tokens\\\": 7}' > $SEAWALL_USAGE\"\"\"\n";
+    std::fs::write(chat.world.data().join("templates/mine.toml"), template).unwrap();
+    let args = ["--json", "chat", "-c", &chat.conversation, "-t", "mine", "cat cold"];
+    let child = chat.world.command().args(args).stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
+    for line in ["begun", "finish"] {
+        let volumes = chat.world.data().join("native/volumes");
+        eventually(line, || {
+            let folders = std::fs::read_dir(&volumes).into_iter().flatten().flatten();
+            let mut files = folders.map(|folder| std::fs::read_to_string(folder.path().join("work/cold")));
+            files.any(|file| file.is_ok_and(|text| text.lines().last() == Some(line)))
+        })
+        .unwrap();
+        chat.kill_runner();
+        // Whoever comes next takes it up.
+        chat.world.ok(["conversations"]);
+    }
+    assert_eq!(text(&events(child)), "begun\nended\n");
+    assert_eq!(chat.answer("cat cold"), "begun\nended\nfinish\n");
+    // Counted once, and once for the turn that just ended.
+    assert_eq!(chat.info()["stats"]["total_input_tokens"], 14);
 }

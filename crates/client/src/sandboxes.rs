@@ -4,6 +4,7 @@ use crate::{Client, Page, Result};
 use reqwest::Method;
 use seawall_api::{
     SandboxId,
+    hook::HookRun,
     http::{CreatePortToken, CreateSandbox, List, PatchSandbox, PortToken, SandboxMetrics, StopSandbox},
     sandbox::{Sandbox, SandboxState},
 };
@@ -35,6 +36,11 @@ impl Default for EndSandbox {
 }
 
 impl Client {
+    /// Runs of hooks in a sandbox, the newest first.
+    pub async fn hook_runs(&self, id: SandboxId, page: &Page) -> Result<List<HookRun>> {
+        self.get(&["sandboxes", &id.to_string(), "hooks"]).page(page).answer().await
+    }
+
     pub async fn sandboxes(&self, list: &ListSandboxes) -> Result<List<Sandbox>> {
         let call = self.get(&["sandboxes"]).page(&list.page);
         call.maybe("state", list.state).maybe("name", list.name.as_deref()).answer().await

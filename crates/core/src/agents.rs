@@ -78,6 +78,11 @@ pub trait Driver: Send + Sync {
         Ok(())
     }
 
+    /// Whether it tells the total of its thread: then what an earlier turn did not tell is in what a later one tells.
+    fn counts_thread(&self) -> bool {
+        false
+    }
+
     /// A file or folder in the box that is there where the session can be continued.
     fn session_file(&self, session: &str) -> Option<SessionPlace>;
 

@@ -1,10 +1,14 @@
 //! A command run to its end, with its output gathered (P5).
 
-use crate::{Error, Result};
+use crate::{Error, Result, Sandboxes};
 use bytes::Bytes;
-use seawall_api::exec::{ExitStatus, OutputStream, StartProcess};
+use seawall_api::{
+    SandboxId,
+    exec::{ExitStatus, OutputStream, StartProcess},
+};
 use seawall_wire::{Guest, Process, ProcessOutput};
 use std::time::{Duration, Instant};
+use tokio::{sync::watch, time::timeout};
 
 /// What is gathered of each stream unless the request says otherwise.
 pub const DEFAULT_MAX_OUTPUT: usize = 8 << 20;
@@ -69,6 +73,50 @@ pub(crate) async fn run(guest: &Guest, request: ExecRequest) -> Result<ExecOutpu
         stderr_truncated: stderr.dropped,
         duration: begun.elapsed(),
     })
+}
+
+/// Between tries to end a command, and until that is given up.
+const KILL_AGAIN: Duration = Duration::from_millis(500);
+const GIVE_UP: Duration = Duration::from_secs(15);
+
+/// A command for a turn. None where that was cancelled: then it has ended, or was never started.
+pub(crate) async fn run_unless(
+    sandboxes: &Sandboxes,
+    sandbox: SandboxId,
+    request: ExecRequest,
+    cancelled: Option<watch::Receiver<bool>>,
+) -> Result<Option<ExecOutput>> {
+    if cancelled.as_ref().is_some_and(|cancelled| *cancelled.borrow()) {
+        return Ok(None);
+    }
+    let process = request.start.process;
+    let running = sandboxes.exec(sandbox, request);
+    tokio::pin!(running);
+    tokio::select! {
+        output = &mut running => return output.map(Some),
+        () = becomes_true(cancelled) => {}
+    }
+    // Where it is just being started, or the wire is away, the first time is too early.
+    let ended = async {
+        loop {
+            let killed = async { Ok::<_, Error>(sandboxes.guest(sandbox).await?.kill(process).await?) }.await;
+            if timeout(KILL_AGAIN, &mut running).await.is_ok() {
+                return;
+            }
+            tracing::warn!(%sandbox, %process, ?killed, "a command goes on after its turn was cancelled");
+        }
+    };
+    let _ = timeout(GIVE_UP, ended).await;
+    Ok(None)
+}
+
+async fn becomes_true(wish: Option<watch::Receiver<bool>>) {
+    if let Some(mut wish) = wish
+        && wish.wait_for(|wish| *wish).await.is_ok()
+    {
+        return;
+    }
+    std::future::pending().await
 }
 
 /// One stream, up to a limit.

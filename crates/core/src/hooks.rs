@@ -4,26 +4,37 @@
 //! failure fails what they belong to. The others are logged, and life goes on (H2). Each run has a timeout, is logged
 //! (H5) and recorded.
 
+mod notes;
+
+use self::notes::{Files, Notes};
 use crate::{
     Error, Result, Sandboxes,
-    exec::ExecRequest,
+    exec::{self, ExecRequest},
     ports::{
         Clock,
-        store::{HookOutcome, HookRun, HookRuns, Outbox, SandboxRows, Task},
+        store::{
+            Conversations, DEFAULT_HOOK, HookOutcome, HookRun, HookRuns, Outbox, SandboxRows, Task,
+            WEBHOOK_TO,
+        },
     },
     templates::{HookPart, Template, When},
 };
 use async_trait::async_trait;
 use futures::future::BoxFuture;
 use seawall_api::{
-    AccountId, ConversationId, ErrorKind, HookRunId, SandboxId, TurnId,
+    AccountId, ConversationId, ErrorKind, HookRunId, ProcessId, SandboxId, TurnId,
     conversation::{Message, TurnState, Usage},
-    files::FileRef,
     sandbox::EndReason,
 };
 use serde_json::{Map, Value, json};
+use sha2::{Digest, Sha256};
 use std::{fmt, sync::Arc, time::Duration};
-use tokio::time::{Instant, timeout};
+use tokio::{
+    sync::watch,
+    time::{Instant, timeout},
+};
+
+pub(crate) use notes::is_own_key;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum HookKind {
@@ -81,6 +92,8 @@ pub struct HookContext {
     pub conversation: Option<ConversationId>,
     pub turn: Option<TurnId>,
     pub sandbox: SandboxId,
+    /// Where it is true, commands are cut short. None: nobody can wish that.
+    pub cancelled: Option<watch::Receiver<bool>>,
 }
 
 /// A hook in Rust. See [`Hooks::with`].
@@ -104,12 +117,16 @@ pub trait Hook: Send + Sync {
     fn metadata(&self, _context: &HookContext, _moment: &Moment) -> Map<String, Value> {
         Map::new()
     }
+
+    /// V6: the tokens that it used, added to the totals of its conversation and sandbox after it ran. In a turn that
+    /// is done once for each name.
+    fn usage(&self, _context: &HookContext, _moment: &Moment) -> Usage {
+        Usage::default()
+    }
 }
 
 /// How long a default may take: restoring a large workspace takes its time.
 const DEFAULT_TIMEOUT: Duration = Duration::from_secs(1800);
-/// Of metadata that a command writes.
-const MAX_NOTES: u64 = 64 << 10;
 /// Of a command's output in an error.
 const MAX_SAID: usize = 500;
 
@@ -121,8 +138,9 @@ pub struct Hooks {
     sandboxes: Sandboxes,
     clock: Arc<dyn Clock>,
     own: Vec<Arc<dyn Hook>>,
-    /// V6: where metadata is. None: hooks change none.
+    /// V6: where metadata and totals are. None: hooks change none.
     rows: Option<Arc<dyn SandboxRows>>,
+    conversations: Option<Arc<dyn Conversations>>,
 }
 
 impl fmt::Debug for Hooks {
@@ -138,7 +156,7 @@ impl Hooks {
         sandboxes: Sandboxes,
         clock: Arc<dyn Clock>,
     ) -> Hooks {
-        Hooks { runs, outbox, sandboxes, clock, own: Vec::new(), rows: None }
+        Hooks { runs, outbox, sandboxes, clock, own: Vec::new(), rows: None, conversations: None }
     }
 
     /// Adds one that runs after the default, for every template.
@@ -147,9 +165,10 @@ impl Hooks {
         self
     }
 
-    /// V6: hooks may change the metadata of their sandbox.
-    pub fn with_metadata(mut self, rows: Arc<dyn SandboxRows>) -> Hooks {
+    /// V6: hooks may change the metadata of their sandbox, and add to the totals of their conversation.
+    pub fn with_notes(mut self, rows: Arc<dyn SandboxRows>, conversations: Arc<dyn Conversations>) -> Hooks {
         self.rows = Some(rows);
+        self.conversations = Some(conversations);
         self
     }
 
@@ -162,37 +181,63 @@ impl Hooks {
     ) -> Result<()> {
         let kind = moment.kind();
         let parts = context.template.hooks.of(kind);
-        for part in parts.iter().filter(|part| part.when == When::Before) {
-            self.part(context, moment, part).await?;
+        let numbered = || parts.iter().enumerate();
+        for (number, part) in numbered().filter(|(_, part)| part.when == When::Before) {
+            self.part(context, moment, number, part).await?;
         }
         let replaced = parts.iter().any(|part| part.when == When::Instead);
         if let Some(default) = default.filter(|_| !replaced) {
-            self.one(context, kind, "default", kind.is_critical(), DEFAULT_TIMEOUT, default).await?;
+            self.one(context, kind, DEFAULT_HOOK, kind.is_critical(), DEFAULT_TIMEOUT, default).await?;
         }
         for hook in self.own.iter().filter(|hook| hook.kind() == kind) {
             let work = async {
                 hook.run(context, moment).await?;
-                self.merge(context, hook.metadata(context, moment)).await
+                let (metadata, usage) = (hook.metadata(context, moment), hook.usage(context, moment));
+                let run = match context.turn {
+                    Some(turn) => format!("{turn} {} {}", kind.as_str(), hook.name()),
+                    None => HookRunId::generate().to_string(),
+                };
+                self.keep(context, &run, Notes { metadata, usage }).await
             };
             self.one(context, kind, hook.name(), hook.is_critical(), hook.timeout(), work).await?;
         }
-        for part in parts.iter().filter(|part| part.when != When::Before) {
-            self.part(context, moment, part).await?;
+        for (number, part) in numbered().filter(|(_, part)| part.when != When::Before) {
+            self.part(context, moment, number, part).await?;
         }
         Ok(())
     }
 
-    async fn part(&self, context: &HookContext, moment: &Moment, part: &HookPart) -> Result<()> {
+    async fn part(
+        &self,
+        context: &HookContext,
+        moment: &Moment,
+        number: usize,
+        part: &HookPart,
+    ) -> Result<()> {
         let kind = moment.kind();
         let critical = part.critical || kind.is_critical();
         let limit = Duration::from_secs(part.timeout_seconds);
         match (&part.run, &part.webhook) {
             (Some(run), _) => {
-                let work = self.command(context, moment, run, limit);
+                let work = async {
+                    let process = self.process_of(context, kind, number).await?;
+                    let files = Files::new(context, process);
+                    let done = self.command(context, moment, run, limit, (process, number), &files).await;
+                    let (wrote, notes) = self.noted(context, &files).await;
+                    let kept = match done.and(notes) {
+                        Ok(notes) => self.keep(context, &process.to_string(), notes).await,
+                        Err(error) => Err(error),
+                    };
+                    // Not before all of it is kept: after a crash they are read again.
+                    if wrote {
+                        self.take_away(context, &files).await;
+                    }
+                    kept
+                };
                 self.one(context, kind, run, critical, limit + GRACE, work).await
             }
             (None, Some(url)) => {
-                let work = self.webhook(context, moment, url, part.secret_env.as_deref());
+                let work = self.webhook(context, moment, number, url, part.secret_env.as_deref());
                 self.one(context, kind, url, critical, limit, work).await
             }
             (None, None) => Ok(()),
@@ -216,7 +261,7 @@ impl Hooks {
         let HookContext { template, conversation, sandbox, turn, .. } = context;
         let (template, conversation) = (&template.name, conversation.map(|id| id.to_string()));
         tracing::info!(hook = kind.as_str(), name, template, conversation, %sandbox, ?turn, duration_ms, ok = done.is_ok(), "hook ran");
-        self.record(context, kind, began, done.as_ref().err().map(Error::chain));
+        self.record(context, kind, name, began, done.as_ref().err().map(Error::chain));
         let Err(error) = done else { return Ok(()) };
         tracing::error!(
             hook = kind.as_str(), name, template, conversation, %sandbox, ?turn, duration_ms, critical,
@@ -232,10 +277,19 @@ impl Hooks {
     }
 
     /// For people to look at; nobody waits for it.
-    fn record(&self, context: &HookContext, kind: HookKind, began: jiff::Timestamp, error: Option<String>) {
+    fn record(
+        &self,
+        context: &HookContext,
+        kind: HookKind,
+        name: &str,
+        began: jiff::Timestamp,
+        error: Option<String>,
+    ) {
         let run = HookRun {
             id: HookRunId::generate(),
             kind: kind.as_str().to_owned(),
+            name: Some(told(name)),
+            turn_id: context.turn,
             template: Some(context.template.name.clone()),
             conversation_id: context.conversation,
             sandbox_id: Some(context.sandbox),
@@ -250,6 +304,16 @@ impl Hooks {
         });
     }
 
+    /// Without a turn it may run again, when it is asked for again; but not beside itself.
+    async fn process_of(&self, context: &HookContext, kind: HookKind, number: usize) -> Result<ProcessId> {
+        if let Some(process) = named(context, kind, number)? {
+            return Ok(process);
+        }
+        let (tag, all) = (tag(kind, number), self.sandboxes.guest(context.sandbox).await?.processes().await?);
+        let running = all.into_iter().find(|info| info.exit.is_none() && info.tag.as_ref() == Some(&tag));
+        Ok(running.map_or_else(ProcessId::generate, |info| info.process))
+    }
+
     /// In the sandbox, with what it is about in its environment.
     async fn command(
         &self,
@@ -257,45 +321,30 @@ impl Hooks {
         moment: &Moment,
         run: &str,
         limit: Duration,
+        (process, number): (ProcessId, usize),
+        files: &Files,
     ) -> Result<()> {
+        let cancelled = || Error::new(ErrorKind::ExecFailed, "the turn was cancelled");
         let mut request = ExecRequest::new(["/bin/sh", "-c", run]);
+        // Where it was begun before a crash, this is attached to it instead of a second one beside it.
+        request.start.process = process;
+        request.start.tag = Some(tag(moment.kind(), number));
         request.start.env = environment(context, moment);
-        let notes = format!("/tmp/.seawall-metadata-{}", HookRunId::generate());
-        request.start.env.push(("SEAWALL_METADATA".to_owned(), notes.clone()));
+        request.start.env.extend(files.environment());
         request.start.timeout_ms = Some(u64::try_from(limit.as_millis()).unwrap_or(u64::MAX));
         request.max_output = 64 << 10;
-        let output = self.sandboxes.exec(context.sandbox, request).await?;
-        match output.status.success() {
-            true => self.merge(context, self.noted(context, &notes).await?).await,
-            false => {
-                let said = String::from_utf8_lossy(&output.stderr);
-                let said: String = said.trim().chars().take(MAX_SAID).collect();
-                Err(Error::new(ErrorKind::ExecFailed, format!("the command {}: {said}", output.status)))
-            }
-        }
-    }
-
-    /// V6: what a command wrote into the file that `SEAWALL_METADATA` names.
-    async fn noted(&self, context: &HookContext, file: &str) -> Result<Map<String, Value>> {
-        let guest = self.sandboxes.guest(context.sandbox).await?;
-        let bytes = match guest.read_all(FileRef::new(file), MAX_NOTES).await {
-            Ok(bytes) => bytes,
-            Err(error) if error.kind() == ErrorKind::NotFound => return Ok(Map::new()),
-            Err(error) => return Err(error.into()),
+        let Some(output) =
+            exec::run_unless(&self.sandboxes, context.sandbox, request, context.cancelled.clone()).await?
+        else {
+            return Err(cancelled());
         };
-        // It has been read; where it stays it hurts nobody.
-        let _ = guest.remove(FileRef::new(file), false).await;
-        serde_json::from_slice(&bytes).map_err(|error| {
-            Error::invalid("what the hook wrote into $SEAWALL_METADATA is no JSON object").with_source(error)
-        })
-    }
-
-    async fn merge(&self, context: &HookContext, changes: Map<String, Value>) -> Result<()> {
-        let Some(rows) = self.rows.as_ref().filter(|_| !changes.is_empty()) else { return Ok(()) };
-        if let Some(key) = changes.keys().find(|key| is_own_key(key)) {
-            return Err(Error::invalid(format!("`{key}` is the service's own; choose another key")));
+        if output.status.success() {
+            return Ok(());
         }
-        rows.merge_metadata(context.account, context.sandbox, &changes).await.map(drop)
+        let said = String::from_utf8_lossy(&output.stderr);
+        let said: String = said.trim().chars().take(MAX_SAID).collect();
+        let said = if said.is_empty() { said } else { format!(": {said}") };
+        Err(Error::new(ErrorKind::ExecFailed, format!("the command {}{said}", output.status)))
     }
 
     /// By the outbox: it arrives, however often it has to be tried.
@@ -303,6 +352,7 @@ impl Hooks {
         &self,
         context: &HookContext,
         moment: &Moment,
+        number: usize,
         url: &str,
         secret_env: Option<&str>,
     ) -> Result<()> {
@@ -311,16 +361,34 @@ impl Hooks {
             account: context.account,
             url: url.to_owned(),
             secret_env: secret_env.map(str::to_owned),
-            id: HookRunId::generate().to_string(),
+            // Of a turn the same each time, so that a receiver can tell a repetition after a crash.
+            id: named(context, moment.kind(), number)?.unwrap_or_else(ProcessId::generate).to_string(),
             body: body(context, moment, now).to_string(),
         };
         self.outbox.add(&task, now).await.map(drop)
     }
 }
 
-/// Keys of metadata that only the service sets.
-pub(crate) fn is_own_key(key: &str) -> bool {
-    matches!(key, "ready" | "last_synced_at" | "lives") || key.starts_with("total_")
+/// By which a command is found again.
+fn tag(kind: HookKind, number: usize) -> String {
+    format!("hook {} {number}", kind.as_str())
+}
+
+/// Of a turn the same each time: whoever takes it up after a crash finds what was begun before.
+fn named(context: &HookContext, kind: HookKind, number: usize) -> Result<Option<ProcessId>> {
+    let Some(turn) = context.turn else { return Ok(None) };
+    let hash = Sha256::digest(format!("{turn} {} {number}", kind.as_str()));
+    let name: String = hash.iter().take(16).map(|byte| format!("{byte:02x}")).collect();
+    name.parse().map(Some).map_err(|error| Error::internal("a hook without an id").with_source(error))
+}
+
+/// As the account's people may see it: of a webhook the server alone, since addresses may be secrets.
+fn told(name: &str) -> String {
+    let address = name.strip_prefix("https://").or_else(|| name.strip_prefix("http://"));
+    match address.and_then(|rest| rest.split(['/', '?', '#']).next()) {
+        Some(place) => format!("{WEBHOOK_TO}{}", place.rsplit('@').next().unwrap_or_default()),
+        None => name.chars().take(MAX_SAID).collect(),
+    }
 }
 
 /// What a command gets beyond its own timeout before it counts as stuck.

@@ -11,6 +11,7 @@ pub mod exec;
 pub mod hooks;
 pub mod keys;
 pub mod lifecycle;
+mod persist;
 pub mod ports;
 pub mod providers;
 pub mod queues;

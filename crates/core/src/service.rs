@@ -6,10 +6,12 @@
 mod files;
 mod manage;
 mod owned;
+mod restore;
 mod versions;
 
 pub use files::{ListFiles, ReadAsk, Source};
 pub use manage::EndSandbox;
+pub use owned::shown;
 pub(crate) use owned::{gone, told};
 
 use crate::{
@@ -22,20 +24,20 @@ use crate::{
     queues::Queues,
     sandboxes::{Left, NewSandbox},
     templates::{PROGRAM_DIR, Template, Templates},
-    workspaces::{Names, Restore, Staleness, WorkspaceMaker, Workspaces, staleness, volumes},
+    workspaces::{Names, WorkspaceMaker, volumes},
 };
 use futures::FutureExt;
 use seawall_api::{
     AccountId, ConversationId, ErrorKind, SandboxId, TurnId,
     sandbox::{SandboxSpec, SandboxState, Timeouts},
 };
-use seawall_sync::engine::{Options, Silent, SyncReport};
 use serde_json::{Map, Value, json};
 use std::{
     collections::HashSet,
     fmt,
     sync::{Arc, Mutex, PoisonError},
 };
+use tokio::sync::watch;
 
 /// V6: the key of a row's metadata.
 const LAST_SYNCED: &str = "last_synced_at";
@@ -43,6 +45,17 @@ const LAST_SYNCED: &str = "last_synced_at";
 const LIVES: &str = "lives";
 /// Its cold start came to its end.
 const READY: &str = "ready";
+/// The newest version that was pushed or restored.
+const LAST_VERSION: &str = "last_version";
+/// And where it lies.
+const LAST_PLACE: &str = "last_place";
+/// The template by which that was decided.
+const FILES_OF: &str = "files_of";
+
+/// False: it was once.
+fn is_ready(metadata: &Map<String, Value>) -> bool {
+    metadata.get(READY) == Some(&Value::Bool(true))
+}
 
 /// For whom a sandbox is wanted.
 #[derive(Debug, Clone)]
@@ -53,6 +66,8 @@ pub struct Wanted {
     pub agent: Option<String>,
     pub turn: Option<TurnId>,
     pub template: Arc<Template>,
+    /// Whether the turn is not wanted any more. None: nobody can say so.
+    pub cancelled: Option<watch::Receiver<bool>>,
 }
 
 impl Wanted {
@@ -63,6 +78,7 @@ impl Wanted {
             conversation: self.conversation,
             turn: self.turn,
             sandbox: self.sandbox,
+            cancelled: self.cancelled.clone(),
         }
     }
 
@@ -198,10 +214,18 @@ impl SandboxService {
             return self.replace(wanted).await;
         }
         // Those that were made by hand have no template, and are ready as they are.
-        let is_ready = row.template.is_none() || row.metadata.contains_key(READY);
+        let is_ready = row.template.is_none() || is_ready(&row.metadata);
         match self.sandboxes.get(id).await?.state {
             // Whoever made it died, or failed, before it was ready.
-            SandboxState::Running if !is_ready => self.cold_start(wanted, Volumes::Keep, Left::Failed).await,
+            SandboxState::Running if !is_ready => {
+                // Of one that never was, nothing is left where it fails again; its volume may be older than it is.
+                let has = |key: &str| row.metadata.contains_key(key);
+                let worked = row.unsynced.is_some() || has(LAST_SYNCED);
+                let left = if worked || has(READY) || has(LIVES) { Left::Failed } else { Left::Nothing };
+                // Whoever made it died before its files were there.
+                let empty = !has(READY) && row.unsynced.is_none();
+                self.cold_start(wanted, Volumes::Keep, left, empty).await
+            }
             SandboxState::Running => self.freshen(wanted, &row.metadata).await,
             SandboxState::Stopped | SandboxState::Paused if is_ready => {
                 self.sandboxes.start(id).await?;
@@ -212,9 +236,9 @@ impl SandboxService {
             | SandboxState::Paused
             | SandboxState::Lost
             | SandboxState::Failed => {
-                self.note(wanted, READY, Value::Null).await;
+                self.note(wanted, READY, Value::Bool(false)).await;
                 self.sandboxes.start(id).await.map_err(|error| rebuilt(id, error))?;
-                self.cold_start(wanted, Volumes::Keep, Left::Failed).await
+                self.cold_start(wanted, Volumes::Keep, Left::Failed, false).await
             }
             state => Err(Error::unavailable(format!(
                 "sandbox {id} is {state}: somebody is at it; try again in a moment"
@@ -251,9 +275,23 @@ impl SandboxService {
             self.note(wanted, LIVES, json!(lives + 1)).await;
         }
         let told = if before.is_some() { rebuilt } else { created };
-        self.sandboxes.launch(new).await.map_err(|error| told(wanted.sandbox, error))?;
         let volumes = if kept { Volumes::Keep } else { Volumes::Delete };
-        self.cold_start(wanted, volumes, left).await
+        self.launch(new, volumes, left).await.map_err(|error| told(wanted.sandbox, error))?;
+        self.cold_start(wanted, volumes, left, !kept).await
+    }
+
+    /// H2: a box that was made and cannot be started goes again.
+    async fn launch(&self, new: NewSandbox, volumes: Volumes, left: Left) -> Result<()> {
+        let id = new.id;
+        let launched = self.sandboxes.launch(new).await;
+        if let (Err(error), Some(id)) = (&launched, id)
+            // Then it is another's.
+            && !matches!(error.kind(), ErrorKind::Conflict | ErrorKind::AlreadyExists)
+            && self.sandboxes.is_unstarted(id).await.unwrap_or(false)
+        {
+            self.undo(id, volumes, left).await;
+        }
+        launched.map(drop)
     }
 
     /// Files that it had before stay its own. And whether its volume is not ours to delete: it was there before, or may be
@@ -294,11 +332,12 @@ impl SandboxService {
     }
 
     /// H2: with or without a bucket. Where it fails the box goes, and the error says what to do.
-    async fn cold_start(&self, wanted: &Wanted, volumes: Volumes, left: Left) -> Result<Ready> {
+    /// `empty`: what it has of files is nothing that was there before.
+    async fn cold_start(&self, wanted: &Wanted, volumes: Volumes, left: Left, empty: bool) -> Result<Ready> {
         let version = Arc::new(Mutex::new(None));
         let (service, what, found) = (self.clone(), wanted.clone(), version.clone());
         let restore = async move {
-            let restored = service.restore_files(&what).await?;
+            let restored = service.restore_files(&what, empty).await?;
             *found.lock().unwrap_or_else(PoisonError::into_inner) = restored;
             Ok(())
         };
@@ -323,105 +362,6 @@ impl SandboxService {
         };
         if let Err(error) = undone.await {
             tracing::error!(sandbox = %id, error = %error.chain(), "a half-made sandbox could not be removed; the next sweep does it");
-        }
-    }
-
-    /// The default of a cold start (H3).
-    async fn restore_files(&self, wanted: &Wanted) -> Result<Option<i64>> {
-        let sync = &wanted.template.sync;
-        if !sync.init_from_bucket {
-            return Ok(None);
-        }
-        let Some(workspaces) = self.workspaces(wanted).await? else { return Ok(None) };
-        let report = match self.pull(wanted, &workspaces).await {
-            Ok(Some(report)) => report,
-            Ok(None) => return Ok(None),
-            // H8: what is here is newer than all that a bucket could have, so work goes on with it.
-            Err(error) if error.is_retryable() && self.has_unsynced_work(wanted.sandbox).await => {
-                tracing::error!(sandbox = %wanted.sandbox, error = %error.chain(), "the bucket is away; work goes on with the files that are here");
-                return Ok(None);
-            }
-            Err(error) => return Err(error),
-        };
-        self.note_synced(wanted).await;
-        Ok(report.version.map(|version| version.timestamp))
-    }
-
-    async fn has_unsynced_work(&self, id: SandboxId) -> bool {
-        self.rows.find(id).await.is_ok_and(|row| row.is_some_and(|row| row.unsynced.is_some()))
-    }
-
-    /// The version that the template names, or the newest. None: there is none.
-    async fn pull(&self, wanted: &Wanted, workspaces: &Workspaces) -> Result<Option<SyncReport>> {
-        Ok(Some(match wanted.template.sync.version {
-            Some(version) => {
-                let what = Restore { version: Some(version), ..Restore::default() };
-                workspaces.restore(wanted.sandbox, &what, Arc::new(Silent)).await?.report
-            }
-            // The first version is that of the first turn, not of an empty folder.
-            None if !workspaces.has_versions(wanted.sandbox).await? => return Ok(None),
-            None => workspaces.sync_files(wanted.sandbox, Options::default()).await?,
-        }))
-    }
-
-    /// Where its files go; none: nowhere.
-    pub async fn workspaces(&self, wanted: &Wanted) -> Result<Option<Workspaces>> {
-        let row = self.rows.find(wanted.sandbox).await?;
-        let names = Names { volume: row.and_then(|row| row.spec.volume), ..wanted.names() };
-        self.workspaces.at(&wanted.template.sync, &names).await
-    }
-
-    /// S7: what was synced too long ago is looked at before it is used.
-    async fn freshen(&self, wanted: &Wanted, metadata: &Map<String, Value>) -> Result<Ready> {
-        let last = metadata.get(LAST_SYNCED).and_then(Value::as_i64);
-        let stale_after = self.workspaces.settings().stale_after;
-        if !wanted.template.sync.enabled
-            || staleness(last, self.clock.now().as_second(), stale_after) == Staleness::Fresh
-        {
-            return Ok(Ready::default());
-        }
-        let Some(workspaces) = self.workspaces(wanted).await? else { return Ok(Ready::default()) };
-        match workspaces.refresh(wanted.sandbox).await {
-            Ok((_, report)) => {
-                self.note_synced(wanted).await;
-                let version = report.and_then(|report| report.version).map(|version| version.timestamp);
-                Ok(Ready { cold: false, version })
-            }
-            // The files are here; that others may have newer ones is no reason to refuse work.
-            Err(error) => {
-                tracing::error!(sandbox = %wanted.sandbox, error = %error.chain(), "a stale workspace could not be refreshed");
-                Ok(Ready::default())
-            }
-        }
-    }
-
-    /// Pushes what changed (S6). None: its files go nowhere.
-    pub async fn push(&self, wanted: &Wanted) -> Result<Option<SyncReport>> {
-        let Some(workspaces) = self.workspaces(wanted).await? else { return Ok(None) };
-        let report = workspaces.sync_files(wanted.sandbox, Options::default()).await?;
-        self.note_synced(wanted).await;
-        Ok(Some(report))
-    }
-
-    /// Makes a box run on its volume, to save what is there. What is made anew is not ready for anything else.
-    pub(crate) async fn start_to_save(&self, wanted: &Wanted) -> Result<()> {
-        let id = wanted.sandbox;
-        if self.sandboxes.get(id).await?.state != SandboxState::Stopped {
-            self.note(wanted, READY, Value::Null).await;
-        }
-        self.sandboxes.start(id).await.map(drop)
-    }
-
-    async fn note_synced(&self, wanted: &Wanted) {
-        self.note(wanted, LAST_SYNCED, json!(self.clock.now().as_second())).await;
-    }
-
-    /// V6. What cannot be noted is done again.
-    async fn note(&self, wanted: &Wanted, key: &str, value: Value) {
-        let changes = Map::from_iter([(key.to_owned(), value)]);
-        let merged = self.rows.merge_metadata(wanted.account, wanted.sandbox, &changes).await;
-        if let Err(error) = merged {
-            tracing::warn!(sandbox = %wanted.sandbox, key, error = %error.chain(), "it could not be noted");
         }
     }
 }

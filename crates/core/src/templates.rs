@@ -3,11 +3,12 @@
 //! A template is plain data, checked when it is loaded: what it asks for and cannot have is an error before the first
 //! sandbox. Adding one is adding a file, or a function here.
 
+mod check;
+
 use crate::{
     Error, Result,
     agents::{ClaudeCode, Codex, Driver, Shell},
     hooks::HookKind,
-    workspaces::{WorkspaceSettings, volumes},
 };
 use seawall_api::sandbox::{HostMount, Limits, SandboxSpec, Timeouts};
 use serde::{Deserialize, Serialize};
@@ -257,42 +258,6 @@ impl Template {
         }
     }
 
-    /// What is wrong with it, as far as that can be known before it is used.
-    pub fn check(&self) -> Result<()> {
-        let wrong = |why: String| Err(Error::invalid(format!("the template `{}`: {why}", self.name)));
-        let tame = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || matches!(c, '-' | '_');
-        if self.name.is_empty() || self.name.len() > 63 || !self.name.chars().all(tame) {
-            return wrong("its name must be 1 to 63 of a-z 0-9 - _".to_owned());
-        }
-        self.driver()?;
-        if self.agent.timeout_seconds == 0 {
-            return wrong("`agent.timeout_seconds` must be above 0".to_owned());
-        }
-        if self.agent.program.as_ref().is_some_and(|program| !program.is_absolute()) {
-            return wrong("`agent.program` must be an absolute path".to_owned());
-        }
-        if let Err(why) = self.check_sync() {
-            return wrong(why);
-        }
-        crate::sandboxes::check_spec(&SandboxSpec {
-            env: self.sandbox.env.clone(),
-            limits: self.sandbox.limits,
-            ..SandboxSpec::default()
-        })?;
-        if let Err(why) = self.check_sandbox() {
-            return wrong(why);
-        }
-        self.check_git()?;
-        for kind in HookKind::ALL {
-            for hook in self.hooks.of(kind) {
-                if let Err(why) = hook.check() {
-                    return wrong(format!("a hook of `hooks.{}`: {why}", kind.as_str()));
-                }
-            }
-        }
-        Ok(())
-    }
-
     /// The built-in `github` names no repository of anybody's.
     pub fn check_repository(&self) -> Result<()> {
         match self.git.as_ref().is_some_and(|git| git.repo == NO_REPOSITORY) {
@@ -302,72 +267,6 @@ impl Template {
                 self.name
             ))),
             false => Ok(()),
-        }
-    }
-
-    fn check_sync(&self) -> Result<(), String> {
-        let sync = &self.sync;
-        if let Some(prefix) = &sync.key_prefix {
-            WorkspaceSettings::check_prefix(prefix).map_err(|why| format!("`sync.key_prefix`: {why}"))?;
-        }
-        let Some(volume) = &sync.volume else { return Ok(()) };
-        volumes::check(volume).map_err(|why| format!("`sync.volume`: {why}"))?;
-        if let Some(prefix) = &sync.key_prefix {
-            WorkspaceSettings::check_shared(prefix).map_err(|why| format!("`sync.key_prefix`: {why}"))?;
-        }
-        match (sync.version, self.sandbox.limits.disk_mb) {
-            // It would bring everybody's files back to what they were, whenever one of them is made.
-            (Some(_), _) => Err("`sync.volume`: sandboxes that share one have no `sync.version`".to_owned()),
-            (_, Some(_)) => Err("`sync.volume`: a volume that sandboxes share has no `disk_mb`".to_owned()),
-            (None, None) => Ok(()),
-        }
-    }
-
-    fn check_sandbox(&self) -> Result<(), String> {
-        let part = &self.sandbox;
-        let odd = |text: &Option<String>| {
-            text.as_ref().is_some_and(|t| t.is_empty() || t.contains(['\0', ' ', '\n']))
-        };
-        for (key, text) in [("provider", &part.provider), ("image", &part.image), ("user", &part.user)] {
-            if odd(text) {
-                return Err(format!("`sandbox.{key}` must be one word"));
-            }
-        }
-        let whole = |path: &str| path.starts_with('/') && !path.split('/').any(|name| name == "..");
-        match part.mounts.iter().find(|mount| !whole(&mount.source) || !whole(&mount.target)) {
-            Some(mount) => Err(format!(
-                "a mount of `{}` at `{}`: both must be absolute paths without `..`",
-                mount.source, mount.target
-            )),
-            None => Ok(()),
-        }
-    }
-
-    fn check_git(&self) -> Result<()> {
-        let Some(git) = &self.git else { return Ok(()) };
-        let url = git.repo.strip_prefix("https://").or_else(|| git.repo.strip_prefix("http://"));
-        let parts = url.map(|rest| rest.trim_end_matches('/').split('/').count());
-        match parts {
-            Some(3..) if !git.repo.contains(['@', '?', '#', ' ']) && !git.repo.contains("..") => Ok(()),
-            _ => Err(Error::invalid(format!(
-                "the template `{}`: `git.repo` must be an address such as https://github.com/owner/repo, without credentials",
-                self.name
-            ))),
-        }
-    }
-}
-
-impl HookPart {
-    fn check(&self) -> Result<(), &'static str> {
-        match (&self.run, &self.webhook) {
-            (Some(run), None) if !run.trim().is_empty() => {}
-            (None, Some(url)) if url.starts_with("https://") || url.starts_with("http://") => {}
-            (None, Some(_)) => return Err("`webhook` must be an address of http or https"),
-            _ => return Err("it needs one of `run` (a command) and `webhook` (an address)"),
-        }
-        match self.timeout_seconds {
-            1..=86_400 => Ok(()),
-            _ => Err("`timeout_seconds` must be 1 to 86400"),
         }
     }
 }
@@ -394,8 +293,10 @@ impl Default for Templates {
 
 impl Templates {
     /// A user's own. One with the name of a built-in one takes its place.
-    pub fn add(&mut self, template: Template) -> Result<()> {
+    pub fn add(&mut self, mut template: Template) -> Result<()> {
         template.check()?;
+        // As it is, and as it is shown (H2).
+        template.hooks.cold_start.iter_mut().for_each(|hook| hook.critical = true);
         self.0.insert(template.name.clone(), template);
         Ok(())
     }

@@ -10,6 +10,7 @@
 mod access;
 mod answer;
 mod follow;
+mod hold;
 mod live;
 mod manage;
 mod pump;
@@ -33,6 +34,7 @@ use crate::{
     templates::{DEFAULT, Template, Templates},
 };
 use bytes::Bytes;
+use hold::Held;
 use jiff::Timestamp;
 use live::Live;
 use seawall_api::{
@@ -94,6 +96,14 @@ pub struct Begun {
     pub account: AccountId,
     pub turn: Turn,
     pub conversation: Conversation,
+}
+
+/// A turn that is stored, and not run yet.
+struct Prepared {
+    begun: Begun,
+    first: Bytes,
+    /// None: whoever runs it takes it first.
+    held: Option<Held>,
 }
 
 #[derive(Clone)]
@@ -158,16 +168,18 @@ impl Turns {
 
     /// Begins a turn and runs it, here, whoever listens.
     pub async fn start(&self, account: AccountId, ask: TurnAsk) -> Result<Begun> {
-        let (begun, first) = self.begin_with_first(account, ask).await?;
-        if let Some(first) = first {
-            self.live(begun.turn.id).stored(0, &[first]);
-        }
-        self.spawn(account, begun.turn.clone());
+        let Prepared { begun, first, held } = self.prepare(account, ask, true).await?;
+        self.live(begun.turn.id).stored(0, &[first]);
+        self.spawn_held(account, begun.turn.clone(), held);
         Ok(begun)
     }
 
     /// Runs a turn on a task of its own, unless somebody else does.
     pub fn spawn(&self, account: AccountId, turn: Turn) {
+        self.spawn_held(account, turn, None);
+    }
+
+    fn spawn_held(&self, account: AccountId, turn: Turn, held: Option<Held>) {
         let turns = self.clone();
         // Known before the task runs: whoever follows it now waits for it and not for the clock.
         turns.live(turn.id);
@@ -176,7 +188,7 @@ impl Turns {
             tracing::info_span!("turn", %account, turn = %turn.id, conversation = %turn.conversation_id);
         let running = async move {
             let id = turn.id;
-            if let Err(error) = turns.run(account, turn).await {
+            if let Err(error) = turns.run(account, turn, held).await {
                 tracing::error!(turn = %id, error = %error.chain(), "a turn could not be run to its end here");
             }
         };
@@ -185,16 +197,16 @@ impl Turns {
 
     /// M2: the prompt is stored when this returns, and the agent has not seen it.
     pub async fn begin(&self, account: AccountId, ask: TurnAsk) -> Result<Begun> {
-        self.begin_with_first(account, ask).await.map(|(begun, _)| begun)
+        self.prepare(account, ask, false).await.map(|prepared| prepared.begun)
     }
 
-    /// And the first event, where it is stored already.
-    async fn begin_with_first(&self, account: AccountId, ask: TurnAsk) -> Result<(Begun, Option<Bytes>)> {
+    /// `here`: this process runs it.
+    async fn prepare(&self, account: AccountId, ask: TurnAsk, here: bool) -> Result<Prepared> {
         check_prompt(&ask.prompt)?;
         // A length without an end is as long as it takes.
         let give_up = Instant::now().checked_add(ask.wait);
         loop {
-            match self.try_begin(account, &ask).await {
+            match self.try_begin(account, &ask, here).await {
                 Err(error)
                     if error.kind() == ErrorKind::Conflict && !is_final(&error) && is_before(give_up) =>
                 {
@@ -206,7 +218,7 @@ impl Turns {
     }
 
     /// Anew each time: while one waits, the conversation gets its sandbox, and its answer.
-    async fn try_begin(&self, account: AccountId, ask: &TurnAsk) -> Result<(Begun, Option<Bytes>)> {
+    async fn try_begin(&self, account: AccountId, ask: &TurnAsk, here: bool) -> Result<Prepared> {
         let known = self.known(account, ask).await?;
         let template = self.template(ask, known.as_ref())?;
         // What cannot be answered is not begun.
@@ -217,7 +229,15 @@ impl Turns {
             Some(known) => (known, false),
             None => self.new_conversation(account, ask).await?,
         };
-        let begin = self.row(ask, &conversation, sandbox, &template);
+        let mut begin = self.row(ask, &conversation, sandbox, &template);
+        let messages = [begin.prompt.id, begin.answer_id];
+        let first = first_event(begin.id, conversation.id, messages, sandbox, begin.template.as_deref());
+        let first = encoded(&first)?;
+        begin.first_event = Some(first.clone());
+        let held = match here {
+            true => self.hold_new(&mut begin, &conversation).await?,
+            false => None,
+        };
         let turn = match self.begin_once(account, &begin).await {
             Ok(turn) => turn,
             Err(error) => {
@@ -229,20 +249,7 @@ impl Turns {
         };
         tracing::info!(%account, conversation = %conversation.id, turn = %turn.id, sandbox = %sandbox, template = template.name, "turn begins");
         tracing::info!(key = %turn.prompt_id, conversation = %conversation.id, bytes = ask.prompt.len(), "message stored");
-        let first = encoded(&first_event(&turn, sandbox))?;
-        let store = &self.inner.stores.turns;
-        let first = match store
-            .append_events(account, None, turn.id, 0, std::slice::from_ref(&first), 0)
-            .await
-        {
-            Ok(_) => Some(first),
-            Err(error) => {
-                // The turn is begun. Whoever runs it stores what is missing.
-                tracing::warn!(turn = %turn.id, error = %error.chain(), "the first event could not be stored yet");
-                None
-            }
-        };
-        Ok((Begun { account, turn, conversation }, first))
+        Ok(Prepared { begun: Begun { account, turn, conversation }, first, held })
     }
 
     /// Nothing was said in it: its sandbox was another's.
@@ -294,6 +301,8 @@ impl Turns {
             prompt,
             answer_id: MessageId::generate(),
             created_at: now,
+            first_event: None,
+            lease: None,
         }
     }
 
@@ -401,15 +410,15 @@ impl Turns {
 }
 
 /// Always the first.
-pub(crate) fn first_event(turn: &Turn, sandbox: SandboxId) -> Event {
-    Event::TurnStarted {
-        conversation_id: turn.conversation_id,
-        turn_id: turn.id,
-        sandbox_id: sandbox,
-        prompt_id: turn.prompt_id,
-        answer_id: turn.answer_id,
-        template: turn.template.clone().unwrap_or_default(),
-    }
+fn first_event(
+    turn_id: TurnId,
+    conversation_id: ConversationId,
+    [prompt_id, answer_id]: [MessageId; 2],
+    sandbox_id: SandboxId,
+    template: Option<&str>,
+) -> Event {
+    let template = template.unwrap_or_default().to_owned();
+    Event::TurnStarted { conversation_id, turn_id, sandbox_id, prompt_id, answer_id, template }
 }
 
 pub(crate) fn encoded(event: &Event) -> Result<Bytes> {

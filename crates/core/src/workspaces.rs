@@ -24,6 +24,7 @@ use seawall_sync::{
 };
 use serde::Serialize;
 use session::Session;
+use sha2::{Digest, Sha256};
 use std::{fmt, sync::Arc, time::Duration};
 use tokio::sync::Notify;
 
@@ -70,6 +71,11 @@ impl WorkspaceSettings {
     pub fn check_prefix(prefix: &str) -> Result<(), String> {
         if let Some(why) = unknown_placeholder(prefix) {
             return Err(why);
+        }
+        if prefix.trim_matches('/').split('/').any(|part| matches!(part, "" | "." | ".."))
+            || prefix.contains(['\0', '\\'])
+        {
+            return Err("it must be names with `/` between them: none of them empty, `.` or `..`".to_owned());
         }
         if !prefix.contains("{sandbox}") && !prefix.contains("{conversation}") {
             return Err(
@@ -356,6 +362,12 @@ impl Workspaces {
             Some(path) => engine.restore_path(version.timestamp, path).await?,
             None => engine.restore(version.timestamp).await?,
         })
+    }
+
+    /// Where the versions of a sandbox lie, in one word.
+    pub(crate) fn place(&self, workspace: SandboxId) -> Result<String> {
+        let hash = Sha256::digest(self.chain(workspace)?.place());
+        Ok(hash.iter().take(8).map(|byte| format!("{byte:02x}")).collect())
     }
 
     /// Whether there is anything to restore.

@@ -18,6 +18,8 @@ mod faults;
 mod files;
 #[path = "turns/follow.rs"]
 mod follow;
+#[path = "turns/forgotten.rs"]
+mod forgotten;
 #[path = "turns/hooks.rs"]
 mod hooks;
 #[path = "turns/manage.rs"]

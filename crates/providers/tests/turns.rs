@@ -12,6 +12,8 @@ mod ends;
 mod files;
 #[path = "turns/logs.rs"]
 mod logs;
+#[path = "turns/notes.rs"]
+mod notes;
 #[path = "turns/reaper.rs"]
 mod reaper;
 #[path = "turns/shared.rs"]

@@ -22,11 +22,12 @@ use seawall_core::{
     keys::Identity,
     ports::store::{Cursor, Page, Paged},
 };
-use serde::{Serialize, de::DeserializeOwned};
+use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use std::{
     convert::Infallible,
     net::{IpAddr, SocketAddr},
 };
+use utoipa::IntoParams;
 
 /// Rows of a page where nobody says how many.
 const PAGE: u32 = 100;
@@ -244,6 +245,17 @@ pub fn remote(headers: &HeaderMap, extensions: &Extensions, trust_forwarded: boo
 }
 
 /// Which part of a list was asked for.
+/// Of a list that has no other wishes.
+#[derive(Debug, Deserialize, IntoParams)]
+#[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+pub struct PageQuery {
+    /// Of a page: 1 to 1000, 100 unless said.
+    pub limit: Option<u32>,
+    /// What the last page gave as `next`.
+    pub after: Option<String>,
+}
+
 pub fn page(limit: Option<u32>, after: Option<&str>) -> ApiResult<Page> {
     let after = after.map(str::parse::<Cursor>).transpose()?;
     let page = Page { limit: limit.unwrap_or(PAGE), after };

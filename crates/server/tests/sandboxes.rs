@@ -126,6 +126,7 @@ async fn v1_what_is_another_accounts_is_not_there() {
         ("POST", format!("{one}/start"), None),
         ("POST", format!("{one}/stop"), None),
         ("GET", format!("{one}/metrics"), None),
+        ("GET", format!("{one}/hooks"), None),
         ("POST", format!("{one}/exec"), words()),
         ("POST", format!("{one}/exec/stream"), words()),
         ("GET", format!("{one}/processes"), None),

@@ -23,6 +23,7 @@ mod conformance {
     pub mod sandboxes;
     pub mod sessions;
     pub mod suite;
+    pub mod totals;
     pub mod turns;
 }
 

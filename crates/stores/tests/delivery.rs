@@ -112,6 +112,8 @@ impl World {
             prompt: prompt.clone(),
             answer_id: answer.id,
             created_at: Timestamp::now(),
+            first_event: None,
+            lease: None,
         };
         self.stores.turns.begin(self.account, None, &begin).await.unwrap();
         self.stores.turns.save_answer(self.account, None, &answer).await.unwrap();

@@ -17,8 +17,8 @@ use seawall_api::{
     sandbox::{SandboxSpec, SandboxState},
 };
 use seawall_core::ports::store::{
-    BeginTurn, Direction, EndTurn, HookRun, NewConversation, Page, SandboxRow, Session, SessionScope, Stores,
-    Task,
+    BeginTurn, Direction, EndTurn, HookRun, HookUsage, NewConversation, Page, SandboxRow, Session,
+    SessionScope, Stores, Task,
 };
 use seawall_stores::{Db, SqlStore, sql};
 use serde_json::json;
@@ -99,6 +99,8 @@ async fn write(stores: &Stores) {
             prompt: message(100 + number, turn, Role::User, second),
             answer_id: id(200 + number),
             created_at: at(second),
+            first_event: None,
+            lease: None,
         };
         stores.turns.begin(account, None, &begin).await.unwrap();
         stores.turns.append_events(account, None, turn, 0, &["one".into(), "two".into()], 6).await.unwrap();
@@ -150,6 +152,8 @@ async fn rows(stores: &Stores, account: AccountId) {
     let run = HookRun {
         id: id::<HookRunId>(40),
         kind: "message".into(),
+        name: None,
+        turn_id: None,
         template: None,
         conversation_id: Some(id(10)),
         sandbox_id: Some(id(20)),
@@ -273,6 +277,16 @@ async fn a_backup_is_whole_and_comes_back() {
     // Not while it is used.
     assert_eq!(sql::restore(&path, &copy, "1").await.unwrap_err().kind(), ErrorKind::Conflict);
     stores.conversations.set_template(account, id(10), Some("changed"), at(99)).await.unwrap();
+    // What a hook used is part of the ledger.
+    let used = HookUsage {
+        conversation_id: id(10),
+        sandbox_id: id(20),
+        name: "hook".to_owned(),
+        usage: Usage { input_tokens: 7, ..Usage::default() },
+        at: at(99),
+    };
+    assert!(stores.conversations.add_usage(account, &used).await.unwrap());
+    assert_eq!(sql::check(&db).await.unwrap().wrong, Vec::<String>::new());
     drop(stores);
     db.close().await;
     let (kept, _) = sql::restore(&path, &copy, "1").await.unwrap();

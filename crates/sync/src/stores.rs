@@ -34,6 +34,11 @@ enum Plan {
     Other(ObjectBucket),
 }
 
+/// Whether an address is one, as far as that can be known before it is used.
+pub fn check(address: &str) -> Result<()> {
+    Address::parse(address).map(drop)
+}
+
 /// Opens the store at an address: `file:///path`, `s3://bucket/prefix` or a bucket's bare name, `gs:`, `az:`, `http:`,
 /// `memory:`. The variables are read at once; the future does not need them, and may go to another thread.
 pub fn open(

@@ -94,6 +94,10 @@ pub async fn prompt(args: &ChatArgs) -> Result<String> {
             ensure!(!text.trim().is_empty(), exit::Usage("stdin is empty: nothing was asked".to_owned()));
             Ok(text)
         }
+        // A variable that is empty, mostly. The last answer would be taken for one to it.
+        text if text.trim().is_empty() && !args.prompt.is_empty() => {
+            bail!(exit::Usage("the prompt is empty: nothing was asked".to_owned()))
+        }
         text => Ok(text),
     }
 }

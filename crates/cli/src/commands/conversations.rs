@@ -57,7 +57,7 @@ pub struct TemplatesArgs {
     pub name: Option<String>,
 }
 
-fn page(limit: u32, after: Option<Cursor>) -> Page {
+pub fn page(limit: u32, after: Option<Cursor>) -> Page {
     Page { limit, after }
 }
 

@@ -3,6 +3,7 @@
 use crate::{app::App, lookup, output};
 use anyhow::Result;
 use clap::Args;
+use seawall_core::service::shown as shown_metadata;
 
 #[derive(Debug, Args)]
 pub struct InspectArgs {
@@ -12,6 +13,13 @@ pub struct InspectArgs {
 
 pub async fn inspect(app: &App, args: &InspectArgs) -> Result<i32> {
     let id = lookup::sandbox(app, &args.id).await?.id;
-    output::json(&app.sandboxes.inspect(id).await?)?;
+    let mut shown = serde_json::to_value(app.sandboxes.inspect(id).await?)?;
+    let row = app.stores.sandboxes.find(id).await?;
+    if let (Some(row), Some(fields)) = (row, shown.as_object_mut()) {
+        fields.insert("metadata".to_owned(), shown_metadata(row.metadata).into());
+        fields.insert("template".to_owned(), row.template.into());
+        fields.insert("unsynced".to_owned(), row.unsynced.into());
+    }
+    output::json(&shown)?;
     Ok(0)
 }

@@ -1,18 +1,21 @@
 //! What turns need: `[models]`, `[agents]`, `[programs]`, and templates of users' own.
 
 use super::{Layers, Surroundings, check_keys, section};
-use anyhow::{Context, Result, anyhow, bail};
+use anyhow::{Context, Result, anyhow, bail, ensure};
 use seawall_core::{
     ports::gateway::Secret,
     templates::{Template, Templates},
 };
 use seawall_gateway::{GatewaySettings, Upstream};
+use seawall_sync::stores;
 use std::{
     collections::BTreeMap,
     path::{Path, PathBuf},
 };
 use toml::{Table, Value};
 
+/// Of a template's file.
+const KNOWN: [&str; 7] = ["base", "description", "agent", "sandbox", "sync", "git", "hooks"];
 const MODEL_KEYS: [&str; 2] = ["anthropic", "openai"];
 const UPSTREAM_KEYS: [&str; 2] = ["base_url", "key"];
 const PROGRAM_KEYS: [&str; 2] = ["claude-code", "codex"];
@@ -127,7 +130,7 @@ pub fn templates(settings: &AgentSettings, data: &Path) -> Result<Templates> {
             Err(_) => continue,
         };
         files.sort();
-        for file in files.iter().filter(|file| file.extension().is_some_and(|ending| ending == "toml")) {
+        for file in files.iter().filter(|file| is_template(file)) {
             load(&mut all, file)
                 .with_context(|| format!("the template {} cannot be used", file.display()))?;
         }
@@ -135,9 +138,24 @@ pub fn templates(settings: &AgentSettings, data: &Path) -> Result<Templates> {
     Ok(all)
 }
 
+/// What editors leave beside a file begins with a dot, and is none.
+fn is_template(file: &Path) -> bool {
+    let hidden = file.file_name().is_some_and(|name| name.as_encoded_bytes().starts_with(b"."));
+    !hidden && file.extension().is_some_and(|ending| ending == "toml")
+}
+
 fn load(all: &mut Templates, file: &Path) -> Result<()> {
+    // A pipe would be waited for.
+    ensure!(std::fs::metadata(file)?.is_file(), "it is no file");
     let mut table: Table = toml::from_str(&std::fs::read_to_string(file)?)?;
     let name = file.file_stem().unwrap_or_default().to_string_lossy().into_owned();
+    let says_false = |hook: &Value| hook.get("critical") == Some(&Value::Boolean(false));
+    let cold_starts = table.get("hooks").and_then(|hooks| hooks.get("cold_start")).and_then(Value::as_array);
+    if cold_starts.is_some_and(|hooks| hooks.iter().any(says_false)) {
+        bail!(
+            "a hook of `hooks.cold_start`: `critical = false` cannot be, cold starts are critical; leave it out"
+        );
+    }
     // What it does not say is as in the one that it is based on.
     if let Some(base) = table.remove("base") {
         let base = base.as_str().ok_or_else(|| anyhow!("`base` must be the name of a template"))?;
@@ -146,7 +164,13 @@ fn load(all: &mut Templates, file: &Path) -> Result<()> {
         merge(&mut whole, table);
         table = whole;
     }
+    if let Some(key) = table.keys().find(|key| !KNOWN.contains(&key.as_str())) {
+        bail!("unknown field `{key}`, expected one of {}", KNOWN.join(", "));
+    }
     let template = Template { name, ..Value::Table(table).try_into()? };
+    if let Some(bucket) = &template.sync.bucket {
+        stores::check(bucket).context("`sync.bucket`")?;
+    }
     Ok(all.add(template)?)
 }
 
@@ -194,12 +218,39 @@ mod tests {
             "[sync]\nvolume = \"all\"\n[sandbox]\nlimits = { disk_mb = 64 }",
             "[git]\nrepo = \"git@github.com:a/b\"",
             "base = \"nope\"",
+            "[agent]\nenv = { \"A=B\" = \"c\" }",
+            "[agent]\nargs = [\"a\\u0000\"]",
+            "[[hooks.message]]\nrun = \"a\\u0000b\"",
+            "[[hooks.cold_start]]\nrun = \"true\"\ncritical = false",
+            "[sync]\nkey_prefix = \"../../{sandbox}\"",
+            "[sync]\nbucket = \"ftp://x\"",
+            "[sync]\nbucket = \"s3://key:secret@x\"",
+            "[sync]\nversion = -1",
+            "[git]\nrepo = \"https://github.com/a/b\"\ndepth = 0",
+            "[git]\nrepo = \"https://github.com/a/b\"\nref = \"--upload-pack=x\"",
         ] {
             let data = tempfile::tempdir().unwrap();
             std::fs::create_dir(data.path().join("templates")).unwrap();
             std::fs::write(data.path().join("templates/bad.toml"), text).unwrap();
             let error = templates(&AgentSettings::default(), data.path()).unwrap_err();
             assert!(format!("{error:#}").contains("bad.toml"), "{text}: {error:#}");
+            assert!(!format!("{error:#}").contains("secret"), "{text}: {error:#}");
         }
+    }
+
+    #[test]
+    fn h7_what_editors_leave_is_no_template_and_a_pipe_is_none_either() {
+        let data = tempfile::tempdir().unwrap();
+        let folder = data.path().join("templates");
+        std::fs::create_dir(&folder).unwrap();
+        std::os::unix::fs::symlink("user@host.1", folder.join(".#mine.toml")).unwrap();
+        std::fs::write(folder.join(".mine.toml"), "half of").unwrap();
+        std::fs::write(folder.join("mine.toml"), "[[hooks.cold_start]]\nrun = \"true\"\n").unwrap();
+        let all = templates(&AgentSettings::default(), data.path()).unwrap();
+        // H2: shown as it is.
+        assert!(all.get("mine").unwrap().hooks.cold_start[0].critical);
+        std::fs::create_dir(folder.join("folder.toml")).unwrap();
+        let error = templates(&AgentSettings::default(), data.path()).unwrap_err();
+        assert!(format!("{error:#}").contains("it is no file"), "{error:#}");
     }
 }

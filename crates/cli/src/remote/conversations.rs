@@ -1,8 +1,11 @@
-//! Conversations, messages and templates of a server.
+//! Conversations, messages, runs of hooks and templates of a server.
 
 use super::Remote;
 use crate::{
-    commands::conversations::{self, ConversationsArgs, ConversationsCommand, MessagesArgs, TemplatesArgs},
+    commands::{
+        conversations::{self, ConversationsArgs, ConversationsCommand, MessagesArgs, TemplatesArgs},
+        hooks::{self, HooksArgs},
+    },
     output,
 };
 use anyhow::Result;
@@ -27,6 +30,12 @@ pub async fn conversations(remote: &Remote, args: &ConversationsArgs) -> Result<
 pub async fn messages(remote: &Remote, args: &MessagesArgs) -> Result<i32> {
     let found = remote.client.messages(args.id, false, &page(args.limit, args.after)).await?;
     conversations::said(remote.json, &found.items, found.next)
+}
+
+pub async fn hooks(remote: &Remote, args: &HooksArgs) -> Result<i32> {
+    let id = remote.find_id(&args.id).await?;
+    let found = remote.client.hook_runs(id, &page(args.limit, args.after)).await?;
+    hooks::show(remote.json, &found.items, found.next)
 }
 
 pub async fn templates(remote: &Remote, args: &TemplatesArgs) -> Result<i32> {

@@ -103,7 +103,8 @@ fn json_is_json() {
     let listed = world.json(["ls", "--json"]);
     assert_eq!(listed.as_array().unwrap().len(), 1);
     assert_eq!(listed[0]["id"], id);
-    assert_eq!(world.json(["inspect", id])["id"], id);
+    let shown = world.json(["inspect", id]);
+    assert_eq!((&shown["id"], shown["metadata"].is_object()), (&serde_json::json!(id), true), "{shown}");
     let started = world.json(["exec", "-d", "--json", id, "--", "true"]);
     let processes = world.json(["logs", "--processes", "--json", id]);
     let ids: Vec<&Value> = processes.as_array().unwrap().iter().map(|each| &each["process"]).collect();
@@ -229,8 +230,8 @@ fn v1_sandboxes_from_before_the_database_are_adopted() {
 #[test]
 fn the_database_is_looked_after() {
     let world = World::new();
-    assert_eq!(world.ok(["db", "migrate"]), "sqlite: version 0 became 4\n");
-    assert_eq!(world.ok(["db", "migrate"]), "sqlite is at version 4, the newest\n");
+    assert_eq!(world.ok(["db", "migrate"]), "sqlite: version 0 became 5\n");
+    assert_eq!(world.ok(["db", "migrate"]), "sqlite is at version 5, the newest\n");
     let checked = world.json(["--json", "db", "check"]);
     assert_eq!((&checked["ok"], &checked["turns"]), (&true.into(), &0.into()));
     let folder = tempfile::tempdir().unwrap();

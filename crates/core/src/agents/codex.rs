@@ -18,6 +18,10 @@ const START: &str = r#"mkdir -p "$CODEX_HOME" && exec "$0" "$@""#;
 pub struct Codex;
 
 impl Driver for Codex {
+    fn counts_thread(&self) -> bool {
+        true
+    }
+
     fn name(&self) -> &'static str {
         "codex"
     }

@@ -27,8 +27,8 @@ mod sessions;
 mod turns;
 
 pub use accounts::{Accounts, KeyHash};
-pub use conversations::{ConversationFilter, Conversations, NewConversation, SortBy};
-pub use hook_runs::{HookOutcome, HookRun, HookRuns};
+pub use conversations::{ConversationFilter, Conversations, HookUsage, NewConversation, SortBy};
+pub use hook_runs::{DEFAULT_HOOK, HookOutcome, HookRun, HookRuns, WEBHOOK_TO};
 pub use idempotency::{Begun, Idempotency};
 pub use leases::{Fence, Lease, Leases};
 pub use messages::{Direction, Messages};
@@ -36,7 +36,7 @@ pub use outbox::{Delivery, Outbox, OutboxEntry, Task};
 pub use page::{Cursor, MAX_PAGE, Page, Paged};
 pub use sandboxes::{SandboxFilter, SandboxRow, SandboxRows};
 pub use sessions::{Session, SessionScope, Sessions};
-pub use turns::{BeginTurn, EndTurn, TurnEvent, Turns};
+pub use turns::{BeginTurn, EndTurn, NewLease, TurnEvent, Turns};
 
 use jiff::Timestamp;
 use std::sync::Arc;

@@ -28,6 +28,12 @@ impl Sandboxes {
         Ok((made, guest))
     }
 
+    /// Whether it was made, and never ran.
+    pub(crate) async fn is_unstarted(&self, id: SandboxId) -> Result<bool> {
+        let found = self.inner.records.get(id).await?;
+        Ok(found.is_some_and(|record| record.state == SandboxState::Created && record.started_at.is_none()))
+    }
+
     async fn make(&self, new: NewSandbox, start: bool) -> Result<SandboxInfo> {
         check::name(new.name.as_deref())?;
         check::spec(&new.spec)?;

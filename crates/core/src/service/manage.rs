@@ -1,6 +1,9 @@
 //! Making, looking, stopping, ending: a sandbox as a thing of its account.
 
-use super::{SandboxService, Wanted, coded, created, owned::gone};
+use super::{
+    SandboxService, Wanted, coded, created,
+    owned::{NO_TEMPLATE, gone},
+};
 use crate::{
     Error, ExecOutput, ExecRequest, Result,
     hooks::{Moment, is_own_key},
@@ -53,7 +56,8 @@ impl SandboxService {
         let name = provider.as_deref().unwrap_or(self.sandboxes.providers().default_name()).to_owned();
         let provides = self.sandboxes.providers().get(&name).map_err(invalid)?;
         self.check_provider(ask, &name)?;
-        let wanted = Wanted { account, sandbox: id, conversation: None, agent: None, turn: None, template };
+        let (conversation, agent, turn, cancelled) = (None, None, None, None);
+        let wanted = Wanted { account, sandbox: id, conversation, agent, turn, template, cancelled };
         let spec = self.spec_of(&wanted, provides.capabilities().isolation)?;
         let (spec, kept) = self.with_volume(id, &name, spec, true).await?;
         check_user(&spec, ask).map_err(invalid)?;
@@ -70,9 +74,9 @@ impl SandboxService {
             self.sandboxes.create(new).await.map_err(|error| created(id, error))?;
             return self.get(account, id).await;
         }
-        self.sandboxes.launch(new).await.map_err(|error| created(id, error))?;
         let volumes = if kept { Volumes::Keep } else { Volumes::Delete };
-        self.cold_start(&wanted, volumes, Left::Nothing).await?;
+        self.launch(new, volumes, Left::Nothing).await.map_err(|error| created(id, error))?;
+        self.cold_start(&wanted, volumes, Left::Nothing, !kept).await?;
         self.get(account, id).await
     }
 
@@ -206,7 +210,11 @@ impl SandboxService {
             self.refuse_if_busy(id).await?;
         }
         let mut last = self.get(account, id).await?;
-        let wanted = self.wanted_of(&row).await?;
+        let wanted = match self.wanted_of(&row).await {
+            // Whoever does not want it saved does not need to know where.
+            Err(error) if error.code() == NO_TEMPLATE && (how.force || !how.sync) => self.bare(&row),
+            found => found?,
+        };
         self.terminate_with(&wanted, how).await?;
         match self.get(account, id).await {
             // One without a template leaves no record.
@@ -250,7 +258,12 @@ impl SandboxService {
             Ok(())
         };
         // First, so that what it writes is saved too.
-        self.hooks.run(&wanted.context(), &moment, Some(log.boxed())).await?;
+        match self.hooks.run(&wanted.context(), &moment, Some(log.boxed())).await {
+            Err(error) if how.force => {
+                tracing::error!(sandbox = %id, error = %error.chain(), "terminated by force, though a hook failed");
+            }
+            done => done.map_err(|error| error.with_code("hook_failed"))?,
+        }
         let state = self.sandboxes.get(id).await?.state;
         // Until it is gone.
         let (mut synced, mut closed) = (false, None);

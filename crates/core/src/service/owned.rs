@@ -1,10 +1,10 @@
 //! Whose a sandbox is, and how it is come by: every operation of an account begins here.
 
-use super::{SandboxService, Wanted};
+use super::{FILES_OF, LAST_PLACE, LIVES, READY, SandboxService, Wanted};
 use crate::{
     Error, Result,
     ports::store::{ConversationFilter, Page, SandboxRow},
-    templates::{DEFAULT, Template},
+    templates::{DEFAULT, SyncPart, Template},
 };
 use seawall_api::{
     AccountId, ErrorKind, SandboxId,
@@ -12,8 +12,11 @@ use seawall_api::{
     sandbox::{Sandbox, SandboxInfo, SandboxState},
 };
 use seawall_wire::{Duplex, Guest};
-use serde_json::Value;
+use serde_json::{Map, Value};
 use std::sync::{Arc, PoisonError};
+
+/// The code of an error: a template that sandboxes were made by is gone.
+pub(super) const NO_TEMPLATE: &str = "no_template";
 
 impl SandboxService {
     /// Another account's is not there (C7).
@@ -39,8 +42,31 @@ impl SandboxService {
             conversation: conversation.as_ref().map(|conversation| conversation.id),
             agent: conversation.and_then(|conversation| conversation.agent_id),
             turn: None,
-            template: self.template_of(row.template.as_deref())?,
+            cancelled: None,
+            template: self.template_of(row.template.as_deref()).map_err(|error| {
+                let message = format!(
+                    "sandbox {} was made by a template that is not there any more, and only that says where its files go: \
+                     bring its file back, or end the sandbox by force",
+                    row.id
+                );
+                Error::conflict(message).with_code(NO_TEMPLATE).with_source(error)
+            })?,
         })
+    }
+
+    /// As far as its row tells: without hooks, and with files that go nowhere.
+    pub(super) fn bare(&self, row: &SandboxRow) -> Wanted {
+        let sync = SyncPart { enabled: false, ..SyncPart::default() };
+        let name = row.template.clone().unwrap_or_default();
+        Wanted {
+            account: row.account_id,
+            sandbox: row.id,
+            conversation: None,
+            agent: None,
+            turn: None,
+            cancelled: None,
+            template: Arc::new(Template { name, sync, ..Template::default() }),
+        }
     }
 
     pub(super) fn template_of(&self, name: Option<&str>) -> Result<Arc<Template>> {
@@ -75,7 +101,7 @@ impl SandboxService {
             let message = format!("sandbox {id} is just being ended");
             return Err(Error::unavailable(message).with_code("ending"));
         }
-        let half_made = row.template.is_some() && !row.metadata.contains_key(super::READY);
+        let half_made = row.template.is_some() && !super::is_ready(&row.metadata);
         match self.sandboxes.guest(id).await {
             Ok(_) if half_made => Err(waking(id)),
             Ok(guest) => Ok(guest),
@@ -120,9 +146,7 @@ impl SandboxService {
     }
 
     pub(super) fn seen(&self, mut row: SandboxRow, info: SandboxInfo) -> Sandbox {
-        // How far it is with making itself ready is nobody else's business.
-        row.metadata.remove(super::READY);
-        row.metadata.remove(super::LIVES);
+        row.metadata = shown(row.metadata);
         Sandbox {
             info,
             template: row.template,
@@ -131,6 +155,12 @@ impl SandboxService {
             last_used_at: row.last_used_at,
         }
     }
+}
+
+/// Metadata without what the service notes for itself alone.
+pub fn shown(mut metadata: Map<String, Value>) -> Map<String, Value> {
+    metadata.retain(|key, _| ![READY, LIVES, LAST_PLACE, FILES_OF].contains(&key.as_str()));
+    metadata
 }
 
 /// Another id for each life. The first has its own.

@@ -33,9 +33,10 @@ impl SandboxService {
     pub async fn sync(&self, account: AccountId, id: SandboxId, options: Options) -> Result<SyncReport> {
         self.guest(account, id).await?;
         let row = self.live_row(account, id).await?;
-        let synced = self.place_of(&row).await?.sync_files(id, options).await;
+        let workspaces = self.place_of(&row).await?;
+        let synced = workspaces.sync_files(id, options).await;
         let report = synced.map_err(|error| not_synced(id, error))?;
-        self.note_synced(&self.wanted_of(&row).await?).await;
+        self.note_synced(&self.wanted_of(&row).await?, &workspaces, report.version.as_ref()).await;
         Ok(report)
     }
 

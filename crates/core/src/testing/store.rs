@@ -41,6 +41,7 @@ struct State {
     turns: BTreeMap<TurnId, (AccountId, Turn)>,
     events: BTreeMap<TurnId, Vec<Bytes>>,
     usage: BTreeMap<TurnId, Usage>,
+    hook_usage: BTreeMap<(ConversationId, String), (AccountId, Usage, Timestamp)>,
     messages: BTreeMap<(AccountId, ConversationId, Timestamp, MessageId), Message>,
     sandboxes: BTreeMap<SandboxId, SandboxRow>,
     sessions: BTreeMap<(AccountId, &'static str, String), Session>,

@@ -99,6 +99,23 @@ impl Answer {
         (sum, !self.messages.is_empty())
     }
 
+    /// What passed to models beyond what the agent told, of one that ended before it told its total. `more`: the events
+    /// that are about to be stored.
+    pub fn untold(&self, more: &[Event], passed: &Usage) -> Option<Usage> {
+        let mut messages = self.messages.clone();
+        let mut has_total = self.total.is_some() || self.thread.is_some();
+        for event in more {
+            match event {
+                Event::Usage { message: Some(id), usage } => drop(messages.insert(id.clone(), *usage)),
+                Event::Usage { message: None, .. } | Event::ThreadUsage { .. } => has_total = true,
+                _ => {}
+            }
+        }
+        let told = messages.values().fold(Usage::default(), |sum, usage| plus(&sum, usage));
+        let rest = minus(passed, &told);
+        (!has_total && rest != Usage::default()).then_some(rest)
+    }
+
     /// What the agent's thread has used in all, where it tells.
     pub fn thread(&self) -> Option<Usage> {
         self.thread
@@ -144,6 +161,19 @@ mod tests {
         let told = fold(&[of("a", usage(10, 1, 5)), Event::Usage { message: None, usage: usage(7, 8, 9) }]);
         assert_eq!(told.usage(), (usage(7, 8, 9), false));
         assert_eq!(fold(&[]).usage(), (Usage::default(), false));
+    }
+
+    #[test]
+    fn m3_what_passed_counts_where_the_agent_did_not_tell() {
+        let of = |id: &str, usage| Event::Usage { message: Some(id.into()), usage };
+        let answer = fold(&[of("a", usage(10, 1, 5))]);
+        let more = [of("b", usage(1, 1, 1))];
+        assert_eq!(answer.untold(&more, &usage(20, 2, 3)), Some(usage(9, 0, 0)));
+        assert_eq!(answer.untold(&more, &usage(11, 2, 6)), None);
+        let total = [Event::Usage { message: None, usage: usage(1, 1, 1) }];
+        assert_eq!(answer.untold(&total, &usage(20, 2, 3)), None);
+        assert_eq!(fold(&total).untold(&[], &usage(20, 2, 3)), None);
+        assert_eq!(fold(&[]).untold(&[], &usage(0, 0, 0)), None);
     }
 
     #[test]

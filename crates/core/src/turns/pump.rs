@@ -1,12 +1,11 @@
 //! From the agent's output to stored events, and no byte acknowledged before.
 
-use super::{
-    answer::Answer,
-    run::{Runner, persist},
-};
+use super::{answer::Answer, run::Runner};
 use crate::{
     Error, ExecRequest, Result,
     agents::{AgentAsk, AgentCommand, Driver, Parser, SessionPlace},
+    exec,
+    persist::persist,
     ports::{gateway::Access, store::Page},
     templates::PROGRAM_DIR,
     tunnels::{Expose, Serve},
@@ -57,6 +56,7 @@ trap 'rm -rf "$new"' EXIT
 trap 'exit 1' HUP INT TERM
 git() { command git --git-dir="$new" --work-tree=. "$@"; }
 command git init -q --bare "$new" && git config core.bare false && git remote add origin "$SEAWALL_REPO" || exit 1
+mkdir -p "$new/info" && printf '%s\n' '/.sandbox-state*' '/.seawall/' '/.git.new-*' >> "$new/info/exclude" || exit 1
 git fetch -q ${SEAWALL_DEPTH:+--depth "$SEAWALL_DEPTH"} origin "${SEAWALL_REF:-HEAD}" || exit 1
 branch=$SEAWALL_REF
 [ -n "$branch" ] || branch=$(git ls-remote --symref origin HEAD | sed -n 's|^ref: refs/heads/\([^[:space:]]*\).*|\1|p')
@@ -78,6 +78,9 @@ impl Runner {
         let exposed = self.expose(0).await?;
         let port = exposed.as_ref().map(|exposed| exposed.port);
         self.clone_repository(port).await?;
+        if self.is_cancelled() {
+            return Ok(Pumped::cancelled());
+        }
         let command = driver.command(&self.ask(session, port).await?)?;
         let start = self.start_process(&guest, command, port).await?;
         let agent = driver.name().to_owned();
@@ -100,7 +103,10 @@ impl Runner {
             ("SEAWALL_DEPTH".to_owned(), git.depth.map(|depth| depth.to_string()).unwrap_or_default()),
         ]);
         request.start.timeout_ms = Some(CLONE_MS);
-        let output = self.turns.inner.service.sandboxes.exec(self.sandbox(), request).await?;
+        let (sandboxes, cancelled) = (&self.turns.inner.service.sandboxes, self.wanted.cancelled.clone());
+        let Some(output) = exec::run_unless(sandboxes, self.sandbox(), request, cancelled).await? else {
+            return Ok(());
+        };
         match output.status.success() {
             true => Ok(()),
             false => {
@@ -113,11 +119,13 @@ impl Runner {
 
     async fn ask(&self, session: Option<String>, port: Option<u16>) -> Result<AgentAsk> {
         let template = self.template();
-        let isolates = self.turns.inner.service.isolates(self.sandbox()).await?;
-        let program = template.program()?.map(|folder| match isolates {
-            true => PROGRAM_DIR.to_owned(),
-            false => folder.display().to_string(),
-        });
+        let program = match template.program()? {
+            Some(folder) => Some(match self.turns.inner.service.isolates(self.sandbox()).await? {
+                true => PROGRAM_DIR.to_owned(),
+                false => folder.display().to_string(),
+            }),
+            None => None,
+        };
         Ok(AgentAsk {
             prompt: self.prompt.clone(),
             session,
@@ -165,8 +173,8 @@ impl Runner {
     }
 
     /// The server on the box's loopback, where the agent needs it.
-    async fn expose(&self, port: u16) -> Result<Option<Expose>> {
-        let inner = &self.turns.inner;
+    async fn expose(&mut self, port: u16) -> Result<Option<Expose>> {
+        let inner = self.turns.inner.clone();
         let ids = (self.conversation.id, self.id(), self.sandbox());
         let Some(access) = inner.access(self.wanted.account, ids, self.template()).await? else {
             return Ok(None);
@@ -174,6 +182,7 @@ impl Runner {
         let gateway = inner.gateway.clone();
         let gateway = gateway.ok_or_else(|| Error::unavailable("this server speaks to no models"))?;
         let access: Arc<Access> = Arc::new(access);
+        self.meter = Some(access.meter.clone());
         let serve: Serve = Arc::new(move |connection| {
             let (gateway, access) = (gateway.clone(), access.clone());
             async move { gateway.serve(connection, access).await }.boxed()
@@ -361,6 +370,7 @@ impl Runner {
             }
             false => (outcome.state, outcome.error),
         };
+        events.extend(self.untold(&events));
         // As a shell has it: 128 and the signal.
         let exit_code = status.code.or(status.signal.map(|signal| 128 + signal));
         events.push(Event::AgentEnded { state, error: error.clone(), exit_code });
@@ -369,6 +379,15 @@ impl Runner {
         // The guest may forget it all. If this is lost, it remembers longer than it must.
         let _ = process.ack(process.offset()).await;
         Ok(Pumped { state, error })
+    }
+
+    /// M3: an agent that was killed told nothing of its last request; the server saw it.
+    fn untold(&self, events: &[Event]) -> Option<Event> {
+        let driver = self.template().driver().ok().filter(|driver| !driver.counts_thread())?;
+        let passed = self.meter.as_ref()?.so_far().usage;
+        let usage = self.answer.untold(events, &passed)?;
+        tracing::info!(turn = %self.id(), agent = driver.name(), ?usage, "used, and not told by the agent");
+        Some(Event::Usage { message: Some("gateway".to_owned()), usage })
     }
 
     /// The wire to the agent is gone for good.
@@ -383,11 +402,9 @@ impl Runner {
             Err(_) => "the sandbox is gone".to_owned(),
         };
         let error = Some(said);
-        self.store(
-            vec![Event::AgentEnded { state, error: error.clone(), exit_code: None }],
-            self.turn.output_offset,
-        )
-        .await?;
+        let ended = Event::AgentEnded { state, error: error.clone(), exit_code: None };
+        let events = self.untold(&[]).into_iter().chain([ended]).collect();
+        self.store(events, self.turn.output_offset).await?;
         Ok(Pumped { state, error })
     }
 }

@@ -1,12 +1,23 @@
 //! Running a turn, from whatever is stored of it to its end.
 
-use super::{Turns, answer::Answer, encoded, first_event, pump::Pumped, save::pushed_event};
+use super::{
+    Turns,
+    answer::Answer,
+    encoded, first_event,
+    hold::{Found, Held, LEASE},
+    pump::Pumped,
+    save::pushed_event,
+};
 use crate::{
     Error, Result,
-    hooks::Moment,
-    ports::store::{EndTurn, Fence, Lease},
+    hooks::{HookContext, Moment},
+    persist::persist,
+    ports::{
+        gateway::Meter,
+        store::{EndTurn, Fence, Lease},
+    },
     service::{Wanted, told},
-    templates::Template,
+    templates::{Template, When},
 };
 use futures::FutureExt;
 use seawall_api::{
@@ -16,7 +27,7 @@ use seawall_api::{
 };
 use seawall_sync::engine::SyncReport;
 use std::{
-    sync::{Arc, Mutex, PoisonError, atomic::Ordering},
+    sync::{Arc, Mutex, PoisonError},
     time::Duration,
 };
 use tokio::{
@@ -25,8 +36,6 @@ use tokio::{
 };
 use tracing::Instrument as _;
 
-/// After this time without a sign of life another machine may take a turn over.
-const LEASE: Duration = Duration::from_secs(30);
 const RENEW: Duration = Duration::from_secs(8);
 /// Between looks at whether somebody wants the turn's end.
 const LISTEN: Duration = Duration::from_secs(1);
@@ -34,11 +43,6 @@ const LISTEN: Duration = Duration::from_secs(1);
 const SLACK: Duration = Duration::from_secs(600);
 /// How long a guest may take to hear of that.
 const TELL: Duration = Duration::from_secs(5);
-/// Between tries to reach a database that is down.
-const FIRST_PAUSE: Duration = Duration::from_millis(50);
-const LONGEST_PAUSE: Duration = Duration::from_secs(2);
-/// Events of one look.
-const PAGE: u32 = 1000;
 
 /// One turn, in the hands of whoever has its claim.
 pub(super) struct Runner {
@@ -55,6 +59,8 @@ pub(super) struct Runner {
     fence: Fence,
     /// Its guest hears of the turn.
     telling: Option<JoinHandle<()>>,
+    /// What passed to models, as the server saw it.
+    pub meter: Option<Arc<Meter>>,
 }
 
 /// Who ran the turn.
@@ -74,29 +80,17 @@ impl Drop for Renewing {
 
 impl Turns {
     /// Runs a turn to its end, unless somebody else does.
-    pub(super) async fn run(&self, account: AccountId, turn: Turn) -> Result<()> {
+    pub(super) async fn run(&self, account: AccountId, turn: Turn, held: Option<Held>) -> Result<()> {
         let id = turn.id;
         let ran = async {
-            let Some(claim) = self.claim(id).await? else { return Ok(Ran::Elsewhere) };
-            self.live(id).runs.store(true, Ordering::Relaxed);
-            let name = format!("turn {id}");
-            let leases = &self.inner.stores.leases;
-            let acquired = persist(|| leases.acquire_soon(&name, &self.inner.node, LEASE)).await?;
-            let Some(lease) = acquired else {
-                self.live(id).runs.store(false, Ordering::Relaxed);
+            let Some(Held { claim, lease, known }) = self.held(id, held).await? else {
                 return Ok(Ran::Elsewhere);
             };
             let renewing = Renewing(self.renew(account, id, lease.clone()));
-            let ran = async {
-                match persist(|| self.runner(account, id, lease.fence())).await? {
-                    Some(runner) => runner.finished().await,
-                    None => Ok(()),
-                }
-            };
-            let ran = ran.await;
+            let ran = self.run_held(account, turn, lease.fence(), known).await;
             drop(renewing);
             // Where that fails it ends by itself.
-            let _ = leases.release(&lease).await;
+            let _ = self.inner.stores.leases.release(&lease).await;
             drop(claim);
             // What waits for its store is brought there now; what fails stays in the outbox (M5).
             if let Err(error) = self.inner.courier.round().await {
@@ -111,6 +105,25 @@ impl Turns {
             _ => self.over(id),
         }
         ran.map(drop)
+    }
+
+    async fn run_held(
+        &self,
+        account: AccountId,
+        turn: Turn,
+        fence: Fence,
+        known: Option<(Conversation, String)>,
+    ) -> Result<()> {
+        let found = match known {
+            Some((conversation, prompt)) => {
+                Some(Found { turn, conversation, answer: Answer::default(), prompt })
+            }
+            None => persist(|| self.found(account, turn.id)).await?,
+        };
+        match found {
+            Some(found) => self.runner(account, found, fence).await,
+            None => Ok(()),
+        }
     }
 
     /// Keeps the lease, and listens for a wish to end the turn that came to another process.
@@ -137,17 +150,9 @@ impl Turns {
         })
     }
 
-    async fn runner(&self, account: AccountId, id: TurnId, fence: Fence) -> Result<Option<Runner>> {
-        let stores = &self.inner.stores;
-        let turn = stores.turns.get(account, id).await?;
-        if turn.state != TurnState::Running {
-            return Ok(None);
-        }
-        let (conversation, answer, prompt) = tokio::try_join!(
-            stores.conversations.get(account, turn.conversation_id),
-            self.folded(account, id),
-            self.prompt(account, &turn),
-        )?;
+    /// To its end.
+    async fn runner(&self, account: AccountId, found: Found, fence: Fence) -> Result<()> {
+        let Found { turn, conversation, answer, prompt } = found;
         let sandbox = turn.sandbox_id.ok_or_else(|| Error::internal("a turn without a sandbox"))?;
         let template = self.inner.templates.get(turn.template.as_deref().unwrap_or_default()).cloned();
         let wanted = Wanted {
@@ -155,14 +160,24 @@ impl Turns {
             sandbox,
             conversation: Some(conversation.id),
             agent: conversation.agent_id.clone(),
-            turn: Some(id),
+            turn: Some(turn.id),
+            cancelled: Some(self.live(turn.id).cancel.subscribe()),
             template: Arc::new(template.as_ref().cloned().unwrap_or_default()),
         };
-        let stored = turn.events;
-        // A crash came between the row and its first event.
-        let early = if stored == 0 { vec![first_event(&turn, sandbox)] } else { Vec::new() };
+        let (stored, turns) = (turn.events, self.clone());
+        let early = match stored {
+            // Begun by a version that stored it apart, and killed in between.
+            0 => vec![first_event(
+                turn.id,
+                turn.conversation_id,
+                [turn.prompt_id, turn.answer_id],
+                sandbox,
+                turn.template.as_deref(),
+            )],
+            _ => Vec::new(),
+        };
         let runner = Runner {
-            turns: self.clone(),
+            turns,
             wanted,
             turn,
             conversation,
@@ -172,43 +187,12 @@ impl Turns {
             early,
             fence,
             telling: None,
+            meter: None,
         };
         match template {
-            Ok(_) => Ok(Some(runner)),
+            Ok(_) => runner.finished().await,
             // It was there when the turn began.
-            Err(error) => runner.close(TurnState::Failed, Some(error.chain())).await.map(|()| None),
-        }
-    }
-
-    /// What the events so far come to.
-    pub(super) async fn folded(&self, account: AccountId, id: TurnId) -> Result<Answer> {
-        let (mut answer, mut from) = (Answer::default(), 0);
-        loop {
-            let events = self.inner.stores.turns.events(account, id, from, PAGE).await?;
-            for event in &events {
-                from = event.number + 1;
-                match serde_json::from_slice(&event.data) {
-                    Ok(event) => answer.apply(&event),
-                    Err(error) => {
-                        tracing::warn!(turn = %id, number = event.number, %error, "an event is damaged")
-                    }
-                }
-            }
-            if events.len() < PAGE as usize {
-                return Ok(answer);
-            }
-        }
-    }
-
-    /// It may still be on its way to its store.
-    async fn prompt(&self, account: AccountId, turn: &Turn) -> Result<String> {
-        let messages = &self.inner.stores.messages;
-        match messages.get(account, turn.conversation_id, turn.prompt_id).await {
-            Err(error) if error.kind() == ErrorKind::NotFound => {
-                self.inner.courier.round().await?;
-                Ok(messages.get(account, turn.conversation_id, turn.prompt_id).await?.body)
-            }
-            found => Ok(found?.body),
+            Err(error) => runner.abandon(error).await,
         }
     }
 }
@@ -226,12 +210,39 @@ impl Runner {
         &self.wanted.template
     }
 
+    /// Without its template nobody knows how to read its agent, or where its files go. They stay in the sandbox (H8).
+    async fn abandon(mut self, error: Error) -> Result<()> {
+        self.kill_agent().await;
+        if self.answer.started.is_some() && !self.answer.pushed {
+            let why = format!("{}: its files could not be pushed", error.chain());
+            let sandboxes = &self.turns.inner.service.sandboxes;
+            match persist(|| sandboxes.mark_unsynced(self.sandbox(), Some(why.clone()))).await {
+                Err(failed) if failed.kind() != ErrorKind::NotFound => return Err(failed),
+                _ => {}
+            }
+            self.store(
+                vec![Event::WorkspaceUnsynced { error: told(self.wanted.account, why) }],
+                self.turn.output_offset,
+            )
+            .await?;
+        }
+        if !self.early.is_empty() {
+            self.store(Vec::new(), self.turn.output_offset).await?;
+        }
+        self.look_after(self.turns.inner.service.sandboxes.attended()).await;
+        self.close(TurnState::Failed, Some(error.chain())).await
+    }
+
     async fn finished(mut self) -> Result<()> {
         let (state, error) = match self.answer.ended.clone() {
             Some(ended) => ended,
             None => match self.work().await {
                 Ok(Pumped { state, error }) => (state, error),
                 Err(error) if self.is_anothers(&error).await => return Err(error),
+                // A hook was cut short.
+                Err(_) if self.answer.started.is_none() && self.is_cancelled() => {
+                    (TurnState::Cancelled, Pumped::cancelled().error)
+                }
                 Err(error) => {
                     let (id, chain) = (self.id(), error.chain());
                     tracing::error!(turn = %id, conversation = %self.conversation.id, sandbox = %self.sandbox(), error = %chain, "a turn failed");
@@ -258,6 +269,10 @@ impl Runner {
         }
         self.look_after(self.turns.inner.service.sandboxes.attended()).await;
         self.close(state, error).await
+    }
+
+    pub(super) fn is_cancelled(&self) -> bool {
+        self.turn.cancelling || *self.turns.live(self.id()).cancel.borrow()
     }
 
     /// Somebody else has the turn now: nothing may be written any more.
@@ -294,7 +309,7 @@ impl Runner {
         let telling = self.look_after(self.template().timeout() + SLACK);
         self.telling = Some(tokio::spawn(telling.in_current_span()));
         self.on_message().await?;
-        if self.turn.cancelling || *self.turns.live(self.id()).cancel.borrow() {
+        if self.is_cancelled() {
             return Ok(Pumped::cancelled());
         }
         self.start_agent().instrument(tracing::info_span!("agent")).await
@@ -390,8 +405,15 @@ impl Runner {
             answer: Some(Box::new(self.message(state, error))),
             usage: self.answer.usage().0,
         };
-        turns.inner.hooks.run(&wanted.context(), &moment, Some(push.boxed())).await?;
-        let pushed = pushed.lock().unwrap_or_else(PoisonError::into_inner).take();
+        // The agent has ended: what is left is done to its end.
+        let context = HookContext { cancelled: None, ..wanted.context() };
+        let ran = turns.inner.hooks.run(&context, &moment, Some(push.boxed())).await;
+        let mut pushed = pushed.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let replaced = wanted.template.hooks.stream_finish.iter().any(|hook| hook.when == When::Instead);
+        if pushed.is_none() && ran.is_err() && is_known && !replaced {
+            // A hook before it failed the turn; the files are not to be lost with it.
+            pushed = Some(turns.push(&wanted, worked).await);
+        }
         let event = match pushed {
             Some(Ok(Some(report))) => pushed_event(&report),
             Some(Err(error)) => {
@@ -399,10 +421,10 @@ impl Runner {
             }
             _ => None,
         };
-        match event {
-            Some(event) => self.store(vec![event], self.turn.output_offset).await,
-            None => Ok(()),
+        if let Some(event) = event {
+            self.store(vec![event], self.turn.output_offset).await?;
         }
+        ran
     }
 
     /// The answer as it is stored (M1).
@@ -448,20 +470,5 @@ impl Runner {
         );
         self.turns.live(self.id()).ended(self.stored + 1);
         Ok(())
-    }
-}
-
-/// Until it is done, or cannot be done at all. A database that is down is waited for.
-pub(super) async fn persist<T, F: Future<Output = Result<T>>>(write: impl Fn() -> F) -> Result<T> {
-    let mut pause = FIRST_PAUSE;
-    loop {
-        match write().await {
-            Err(error) if error.is_retryable() => {
-                tracing::warn!(error = %error.chain(), "the database does not take it; tried again");
-                sleep(pause).await;
-                pause = (pause * 2).min(LONGEST_PAUSE);
-            }
-            other => return other,
-        }
     }
 }

@@ -2,7 +2,7 @@
 
 use crate::world::{ME, World, all, ask, by, error, more, runs, template, within};
 use seawall_api::{ErrorKind, TurnId, conversation::TurnState, event::Event};
-use seawall_core::testing::Op;
+use seawall_core::{hooks::HookKind, templates::HookPart, testing::Op};
 use std::time::Duration;
 use tokio::time::{Instant, sleep};
 
@@ -218,4 +218,30 @@ async fn c7_nobody_ends_anothers_turn() {
     }
     let done = world.done(begun).await;
     assert_eq!((done.turn.state, done.text().as_str()), (TurnState::Completed, "onetwo"));
+}
+
+/// Also while a hook runs that would take long.
+#[tokio::test(start_paused = true)]
+async fn h6_a_cancel_cuts_hooks_before_the_agent_short() {
+    for kind in [HookKind::ColdStart, HookKind::Message] {
+        let mut slow = template("slow");
+        let part = HookPart { timeout_seconds: 3600, ..runs("hang") };
+        match kind {
+            HookKind::ColdStart => slow.hooks.cold_start = vec![part],
+            _ => slow.hooks.message = vec![part],
+        }
+        let world = World::of([slow]);
+        let begun = world.turns.start(ME, by("slow", "say hi")).await.unwrap();
+        sleep(Duration::from_secs(5)).await;
+        assert_eq!(world.shell.times("hang"), 1);
+        let asked = Instant::now();
+        assert!(world.turns.cancel_turn(ME, begun.turn.id).await.unwrap());
+        let done = world.done(begun).await;
+        assert!(asked.elapsed() < Duration::from_secs(5), "{kind:?}: {:?}", asked.elapsed());
+        assert_eq!((done.turn.state, done.error()), (TurnState::Cancelled, "it was cancelled"), "{kind:?}");
+        assert_eq!(world.shell.times("say hi"), 0);
+        assert_eq!(world.mock.running(done.sandbox()), 0);
+        // A cold start that was cut short leaves nothing.
+        assert_eq!(world.boxes().await, usize::from(kind == HookKind::Message));
+    }
 }

@@ -2,7 +2,7 @@
 
 use crate::{
     fakes::Own,
-    world::{ME, Setup, World, ask, by, error, more, runs, template, wanted},
+    world::{ME, Setup, World, all, ask, by, error, more, runs, template, wanted},
 };
 use futures::FutureExt;
 use seawall_api::{
@@ -124,9 +124,9 @@ async fn h2_a_cold_start_runs_also_where_the_first_start_failed() {
     assert_eq!(world.shell.scripts(), ["say ready", "say two"]);
 }
 
-/// The server dies while the hook runs. The box is there, and was never ready.
+/// The server dies while the hook runs. The box is there, was never ready, and the hook goes on in it.
 #[tokio::test(start_paused = true)]
-async fn h2_a_cold_start_that_a_crash_cut_short_runs_again() {
+async fn h2_a_cold_start_that_a_crash_cut_short_is_gone_on_with() {
     let cold = cold(runs("sleep 30; say ready"));
     let world = World::of([cold.clone()]);
     let wanted = wanted(SandboxId::generate(), &cold);
@@ -135,7 +135,9 @@ async fn h2_a_cold_start_that_a_crash_cut_short_runs_again() {
     sleep(Duration::from_secs(10)).await;
     dying.abort();
     let ready = world.another().service.ensure(&wanted).await.unwrap();
-    assert_eq!((ready.cold, world.shell.times("sleep 30; say ready")), (true, 2));
+    // Not beside itself.
+    assert_eq!((ready.cold, world.shell.times("sleep 30; say ready")), (true, 1));
+    assert_eq!(world.mock.running(wanted.sandbox), 0);
     assert_eq!(world.sandboxes.get(wanted.sandbox).await.unwrap().state, SandboxState::Running);
 }
 
@@ -155,4 +157,22 @@ async fn h7_a_repositorys_token_that_is_missing_is_named() {
     };
     assert!(said.contains("SEAWALL_NO_SUCH_TOKEN"), "{said}");
     assert_eq!(world.shell.times("say hi"), 0);
+}
+
+/// As where nobody died.
+#[tokio::test(start_paused = true)]
+async fn h2_a_cold_start_that_fails_for_whoever_took_it_up_leaves_nothing_either() {
+    let part = HookPart { timeout_seconds: 600, ..runs("sleep 100; exit 3") };
+    let (world, trouble) = World::troubled_with(Setup { templates: vec![cold(part)], ..Setup::default() });
+    let begun = world.turns.start(ME, by("cold", "say hi")).await.unwrap();
+    sleep(Duration::from_secs(10)).await;
+    trouble.freeze();
+    sleep(Duration::from_secs(60)).await;
+    let other = world.elsewhere("two");
+    assert_eq!(other.turns.take_up().await.unwrap(), 1);
+    let seen = all(&other.turns, ME, begun.turn.id, 0).await;
+    let turn = &world.turns_of(begun.conversation.id).await[0];
+    assert_eq!(turn.state, TurnState::Failed, "{seen:?}");
+    assert_eq!(world.boxes().await, 0);
+    assert!(world.row(begun.turn.sandbox_id.unwrap()).await.is_none());
 }

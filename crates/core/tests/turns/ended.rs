@@ -301,7 +301,11 @@ async fn h2_a_critical_terminate_hook_keeps_the_sandbox() {
     let id = create(&world, &of("strict")).await.info.id;
     let refused = error(world.service.end(ME, id, &END).await);
     assert!(refused.chain().contains("not yet"), "{}", refused.chain());
+    assert_eq!(refused.code(), "hook_failed");
     assert_eq!(state(&world, id).await, SandboxState::Running);
+    // Force is force.
+    let ended = world.service.end(ME, id, &EndSandbox { force: true, ..END }).await.unwrap();
+    assert_eq!((ended.info.state, world.boxes().await), (SandboxState::Terminated, 0));
 }
 
 #[tokio::test(start_paused = true)]

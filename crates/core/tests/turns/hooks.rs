@@ -53,7 +53,7 @@ async fn h1_each_kind_runs_with_its_context() {
     let of = |script: &str| {
         let mut env = world.shell.of(script).pop().unwrap().env;
         // V6: a file of its own for each run.
-        assert!(env.remove("SEAWALL_METADATA").is_some());
+        assert!(env.remove("SEAWALL_METADATA").is_some() && env.remove("SEAWALL_USAGE").is_some());
         env
     };
     assert_eq!(of("say cold"), context("cold_start", Some(&first), None));
@@ -74,6 +74,7 @@ async fn h1_a_sandbox_without_a_conversation_has_hooks_too() {
     assert_eq!(world.shell.scripts(), ["say cold", "say end; exit 0"]);
     for ran in world.shell.ran() {
         assert!(!ran.env.contains_key("SEAWALL_CONVERSATION") && !ran.env.contains_key("SEAWALL_TURN"));
+        assert!(!ran.env.contains_key("SEAWALL_USAGE"), "nobody's totals");
     }
 }
 

@@ -22,6 +22,10 @@ impl Shell {
     /// `/bin/sh -c SCRIPT`.
     pub fn run(&self, call: &MockCall) -> Script {
         let script = call.args.get(2).cloned().unwrap_or_default();
+        if script.starts_with("for file;") {
+            // What the service itself runs, to see what a hook noted: nothing, here.
+            return Script::new(Vec::new());
+        }
         let steps: Vec<Step> = script.split(';').map(|part| step(part.trim())).collect();
         self.0.lock().unwrap().push(Ran { script, env: call.env.clone() });
         Script::new(steps)

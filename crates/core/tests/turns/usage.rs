@@ -2,13 +2,20 @@
 //!
 //! No model answers here: the events of agents are stored as a crash would leave them, and the turn is taken up.
 
-use crate::world::{Left, ME, World, all, ask};
+use crate::world::{Left, ME, Setup, World, all, ask, more, template, wanted};
+use async_trait::async_trait;
 use seawall_api::{
-    ConversationId, SandboxId,
+    ConversationId, SandboxId, TurnId,
     conversation::{Stats, ToolStatus, Turn, TurnState, Usage},
     event::Event,
 };
+use seawall_core::{
+    Result,
+    hooks::{Hook, HookContext, HookKind, Moment},
+    service::Wanted,
+};
 use serde_json::json;
+use std::sync::Arc;
 
 fn usage(input_tokens: u64, output_tokens: u64, cache_tokens: u64) -> Usage {
     Usage { input_tokens, output_tokens, cache_tokens }
@@ -144,4 +151,89 @@ async fn m4_the_last_event_has_the_turns_usage_and_the_totals() {
     };
     assert_eq!(done.events.last().unwrap(), &(done.turn.events, last));
     assert_eq!(done.turn.usage, Some(Usage::default()));
+}
+
+/// A hook that asks a model of its own.
+struct Asking(HookKind, &'static str, Usage);
+
+#[async_trait]
+impl Hook for Asking {
+    fn kind(&self) -> HookKind {
+        self.0
+    }
+
+    fn name(&self) -> &str {
+        self.1
+    }
+
+    async fn run(&self, _context: &HookContext, _moment: &Moment) -> Result<()> {
+        Ok(())
+    }
+
+    fn usage(&self, _context: &HookContext, _moment: &Moment) -> Usage {
+        self.2
+    }
+}
+
+/// One of each kind, and a second at the end of a stream.
+fn asking() -> Vec<Arc<dyn Hook>> {
+    vec![
+        Arc::new(Asking(HookKind::ColdStart, "one", usage(1, 0, 0))),
+        Arc::new(Asking(HookKind::Message, "one", usage(10, 0, 0))),
+        Arc::new(Asking(HookKind::StreamFinish, "one", usage(100, 0, 0))),
+        Arc::new(Asking(HookKind::StreamFinish, "two", usage(0, 5, 0))),
+        Arc::new(Asking(HookKind::Terminate, "one", usage(1000, 0, 7))),
+    ]
+}
+
+#[tokio::test(start_paused = true)]
+async fn v6_what_hooks_use_is_among_the_totals() {
+    let world = World::with(Setup { own: asking(), ..Setup::default() });
+    let first = world.run(ask("say one")).await;
+    let Some((_, Event::TurnEnded { usage: of_turn, stats: totals, .. })) = first.events.last() else {
+        panic!("{:?}", first.events);
+    };
+    // The turn's own is what its agent used.
+    assert_eq!((*of_turn, *totals), (Usage::default(), stats(2, usage(111, 5, 0))));
+    let second = world.run(more(first.conversation(), "say two")).await;
+    assert_eq!(world.conversation(first.conversation()).await.stats, stats(4, usage(221, 10, 0)));
+    let ending =
+        Wanted { conversation: Some(first.conversation()), ..wanted(second.sandbox(), &template("shell")) };
+    world.service.terminate(&ending, false, false).await.unwrap();
+    assert_eq!(world.conversation(first.conversation()).await.stats, stats(4, usage(1221, 10, 7)));
+    let row = world.row(second.sandbox()).await.unwrap();
+    assert_eq!(
+        (&row.metadata["total_input_tokens"], &row.metadata["total_cache_tokens"]),
+        (&json!(1221), &json!(7))
+    );
+}
+
+/// After a crash hooks may run again.
+#[tokio::test(start_paused = true)]
+async fn v6_a_hook_of_a_turn_counts_once_however_often_it_runs() {
+    let world = World::with(Setup { own: asking(), ..Setup::default() });
+    let id = world.run(ask("say one")).await.conversation();
+    let before = world.conversation(id).await.stats;
+    let finish = Moment::StreamFinish { state: TurnState::Completed, answer: None, usage: Usage::default() };
+    let [one, two] = [TurnId::generate(), TurnId::generate()];
+    for (turn, times) in [(Some(one), 1), (Some(one), 1), (Some(two), 2), (None, 3), (None, 4)] {
+        let context = Wanted {
+            conversation: Some(id),
+            turn,
+            ..wanted(world.conversation(id).await.sandbox_id.unwrap(), &template("shell"))
+        };
+        world.hooks.run(&context.context(), &finish, None).await.unwrap();
+        let expected = before.plus(&usage(100 * times, 5 * times, 0));
+        assert_eq!(world.conversation(id).await.stats, expected, "{turn:?}");
+    }
+}
+
+/// Without a conversation there are no totals to change.
+#[tokio::test(start_paused = true)]
+async fn v6_hooks_of_a_sandbox_alone_change_no_totals() {
+    let world = World::with(Setup { own: asking(), ..Setup::default() });
+    let wanted = wanted(SandboxId::generate(), &template("shell"));
+    world.service.ensure(&wanted).await.unwrap();
+    let row = world.row(wanted.sandbox).await.unwrap();
+    assert!(!row.metadata.keys().any(|key| key.starts_with("total_")), "{:?}", row.metadata);
 }

@@ -89,8 +89,18 @@ async fn h2_a_webhook_outlives_its_server() {
 /// Without anybody who calls, and without its key, it waits.
 #[tokio::test(start_paused = true)]
 async fn h2_a_webhook_without_its_key_is_not_called() {
+    // One that is not set, and one that cargo sets to nothing.
+    assert_eq!(std::env::var(EMPTY).as_deref(), Ok(""));
+    for variable in ["SEAWALL_NO_SUCH_KEY", EMPTY] {
+        without_a_key(variable).await;
+    }
+}
+
+const EMPTY: &str = "CARGO_PKG_LICENSE_FILE";
+
+async fn without_a_key(variable: &str) {
     let mut signed = template("signed");
-    let part = HookPart { secret_env: Some("SEAWALL_NO_SUCH_KEY".to_owned()), ..calls() };
+    let part = HookPart { secret_env: Some(variable.to_owned()), ..calls() };
     signed.hooks.stream_finish = vec![part];
     let world = World::of([signed]);
     assert_eq!(world.run(by("signed", "say hi")).await.turn.state, TurnState::Completed);

@@ -95,7 +95,7 @@ fn host(setup: &Setup, place: Place) -> Host {
     let providers = Providers::new("mock", vec![provider]).unwrap();
     let sandboxes = Sandboxes::new(providers, Arc::new(records), clock.clone());
     let hooks = Hooks::new(stores.hook_runs.clone(), stores.outbox.clone(), sandboxes.clone(), clock.clone());
-    let hooks = hooks.with_metadata(stores.sandboxes.clone());
+    let hooks = hooks.with_notes(stores.sandboxes.clone(), stores.conversations.clone());
     let hooks = setup.own.iter().cloned().fold(hooks, Hooks::with);
     let buckets: Arc<dyn Buckets> = match &setup.buckets {
         Some(buckets) => buckets.clone(),
@@ -144,8 +144,17 @@ impl World {
 
     /// Its first host has stores that something goes wrong with.
     pub fn troubled() -> (World, Trouble) {
+        World::troubled_with(Setup::default())
+    }
+
+    pub fn troubled_with(setup: Setup) -> (World, Trouble) {
         let trouble = Trouble::default();
-        (World::over(Setup::default(), |stores| trouble.around(stores)), trouble)
+        (World::over(setup, |stores| trouble.around(stores)), trouble)
+    }
+
+    /// Somebody removed their files: hosts of now do not know them.
+    pub fn forget_templates(&mut self) {
+        self.setup.templates.clear();
     }
 
     fn over(setup: Setup, wrap: impl FnOnce(Stores) -> Stores) -> World {
@@ -265,6 +274,8 @@ impl World {
             prompt,
             answer_id: MessageId::generate(),
             created_at: now,
+            first_event: None,
+            lease: None,
         };
         let turn = self.stores.turns.begin(ME, None, &begin).await.unwrap();
         let encoded = |event: &Event| Bytes::from(serde_json::to_vec(event).unwrap());
@@ -426,6 +437,7 @@ pub fn wanted(sandbox: SandboxId, template: &Template) -> Wanted {
         agent: None,
         turn: None,
         template: Arc::new(template.clone()),
+        cancelled: None,
     }
 }
 

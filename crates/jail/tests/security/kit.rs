@@ -257,9 +257,9 @@ pub fn kilobytes(path: &str, name: &str) -> u64 {
     line.trim_start_matches(':').trim().trim_end_matches("kB").trim().parse().unwrap_or(0)
 }
 
-/// Whether it becomes true within ten seconds.
+/// Whether it becomes true within half a minute.
 pub async fn eventually(mut check: impl FnMut() -> bool) -> bool {
-    let until = Instant::now() + Duration::from_secs(10);
+    let until = Instant::now() + Duration::from_secs(30);
     while !check() {
         if Instant::now() > until {
             return false;

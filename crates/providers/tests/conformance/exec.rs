@@ -210,7 +210,7 @@ async fn a_timeout_ends_it(cx: Cx) -> Result<()> {
     let status = sandbox.finish(start).await?.status;
     let took = began.elapsed();
     ensure!(status.reason == ExitReason::Timeout && status.shell_code() == 124, "{status:?}");
-    ensure!(took >= Duration::from_millis(250) && took < Duration::from_secs(10), "{took:?}");
+    ensure!(took >= Duration::from_millis(250) && took < Duration::from_secs(30), "{took:?}");
     let start = StartProcess { timeout_ms: Some(20_000), ..StartProcess::new(["true"]) };
     ensure!(sandbox.finish(start).await?.status.success(), "a timeout that is not reached");
     Ok(())
@@ -247,7 +247,7 @@ async fn what_ignores_the_polite_signal_is_killed(cx: Cx) -> Result<()> {
     let began = Instant::now();
     let status = sandbox.finish(start).await?.status;
     ensure!(status.reason == ExitReason::Timeout, "{status:?}");
-    ensure!(began.elapsed() < Duration::from_secs(10), "{:?}", began.elapsed());
+    ensure!(began.elapsed() < Duration::from_secs(30), "{:?}", began.elapsed());
     Ok(())
 }
 
@@ -318,7 +318,7 @@ async fn a_background_child_does_not_hold_the_end(cx: Cx) -> Result<()> {
     let began = Instant::now();
     let output = sandbox.sh(&format!("sleep {mark} & echo done; exit 4")).await?;
     ensure!(output.out() == "done\n" && output.status.code == Some(4), "{output:?}");
-    ensure!(began.elapsed() < Duration::from_secs(20), "{:?}", began.elapsed());
+    ensure!(began.elapsed() < Duration::from_secs(30), "{:?}", began.elapsed());
     Ok(())
 }
 

@@ -205,9 +205,9 @@ pub fn long_sleep() -> String {
     format!("1{:07}{:04}", std::process::id(), count)
 }
 
-/// Whether it becomes true within ten seconds.
+/// Whether it becomes true within half a minute.
 pub async fn eventually<F: Future<Output = bool>>(mut check: impl FnMut() -> F) -> bool {
-    let until = Instant::now() + Duration::from_secs(10);
+    let until = Instant::now() + Duration::from_secs(30);
     loop {
         if check().await {
             return true;

@@ -268,7 +268,7 @@ async fn event(events: &mut BoxEvents, fits: impl Fn(&BoxEvent) -> bool) -> Resu
         }
         bail!("the stream ended")
     };
-    timeout(Duration::from_secs(10), search).await.context("the event did not come")?
+    timeout(Duration::from_secs(30), search).await.context("the event did not come")?
 }
 
 fn is(id: SandboxId, state: BoxState) -> impl Fn(&BoxEvent) -> bool {

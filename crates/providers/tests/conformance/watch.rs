@@ -40,7 +40,7 @@ async fn change(watch: &mut FileWatch, path: &str, kinds: &[ChangeKind]) -> Resu
         }
         bail!("the watch ended")
     };
-    let found = timeout(Duration::from_secs(10), search).await;
+    let found = timeout(Duration::from_secs(30), search).await;
     found.with_context(|| format!("no {kinds:?} of {path}, but {seen:?}"))?
 }
 
@@ -86,7 +86,7 @@ async fn without_recursion_only_the_directory(cx: Cx) -> Result<()> {
     sandbox.put("sub/deep", b"").await?;
     sandbox.put("end", b"").await?;
     loop {
-        let next = timeout(Duration::from_secs(10), watch.next()).await.context("no change")??;
+        let next = timeout(Duration::from_secs(30), watch.next()).await.context("no change")??;
         let next = next.context("the watch ended")?;
         ensure!(!next.path.as_bytes().starts_with(b"sub/"), "{next:?}");
         if next.path.as_bytes() == b"end" {

@@ -98,3 +98,30 @@ async fn c3_an_agent_whose_session_is_gone_begins_anew() {
     assert!(!world.sh(sandbox, "cat args").await.contains("--resume"));
     world.end().await;
 }
+
+/// Asks its model three times, and is killed before it told of any.
+const KILLED: &str = r#"#!/bin/bash
+cat > /dev/null
+port=${ANTHROPIC_BASE_URL##*:}
+for i in 1 2 3; do
+    (exec 3<> "/dev/tcp/127.0.0.1/${port%%/*}" && cat <&3)
+done
+kill -9 $$
+"#;
+
+#[tokio::test]
+async fn m3_an_agent_that_was_killed_counts_what_passed_through_the_server() {
+    let plain = Template { sync: off(), ..template("shell") };
+    let world = World::new("native", vec![plain, standin()]);
+    let first = world.run(ask("echo made")).await;
+    world.put(first.sandbox(), "bin/claude", 0o755, KILLED).await;
+    let asked = TurnAsk { template: Some("standin".to_owned()), ..more(first.conversation(), "do it") };
+    let done = world.run(asked).await;
+    assert_eq!(done.turn.state, TurnState::Failed, "{done:?}");
+    let Some(Event::TurnEnded { usage, estimate, stats, .. }) = done.events.last() else {
+        panic!("{done:?}")
+    };
+    let used = Usage { input_tokens: 30, output_tokens: 6, cache_tokens: 3 };
+    assert_eq!((*usage, *estimate, stats.total_input_tokens), (used, true, 30), "{done:?}");
+    world.end().await;
+}

@@ -2,7 +2,7 @@
 
 use crate::world::{World, template, wanted};
 use seawall_api::{ErrorKind, SandboxId};
-use seawall_core::service::EndSandbox;
+use seawall_core::{service::EndSandbox, templates::HookPart};
 
 const SAVED: EndSandbox = EndSandbox { sync: true, force: false, volumes: None };
 
@@ -59,5 +59,31 @@ async fn v2_several_ends_at_once_are_one() {
     }
     world.service.ensure(&wanted).await.unwrap();
     assert_eq!(world.sh(wanted.sandbox, "cat a").await, "kept\n");
+    world.end().await;
+}
+
+/// Asked for by two processes, or again after a crash: the second waits for what runs.
+#[tokio::test]
+async fn h4_a_terminate_hook_does_not_run_beside_itself() {
+    let folder = tempfile::tempdir().unwrap();
+    let log = folder.path().join("log");
+    let run = format!("echo start >> {0}; sleep 1; echo end >> {0}", log.display());
+    let mut last = template("last");
+    last.hooks.terminate = vec![HookPart { run: Some(run), ..HookPart::default() }];
+    let world = World::new("local", vec![last.clone()]);
+    let wanted = wanted(SandboxId::generate(), &last);
+    world.service.ensure(&wanted).await.unwrap();
+    let (_, other) = world.again(vec![last]);
+    let first = world.service.end(wanted.account, wanted.sandbox, &SAVED);
+    let second = async {
+        while !log.exists() {
+            tokio::task::yield_now().await;
+        }
+        other.end(wanted.account, wanted.sandbox, &SAVED).await
+    };
+    let (first, second) = tokio::join!(first, second);
+    assert!(first.is_ok() || second.is_ok(), "{first:?} {second:?}");
+    assert_eq!(std::fs::read_to_string(&log).unwrap(), "start\nend\n");
+    assert!(world.is_terminated(wanted.sandbox).await);
     world.end().await;
 }

@@ -1,15 +1,20 @@
 //! What becomes of files: pushed after a turn, restored at a cold start, and never lost by mistake.
 
 use crate::world::{ME, World, ask, more, template, wanted};
-use seawall_api::{AccountId, ErrorKind, SandboxId, conversation::TurnState, sandbox::SandboxState};
+use seawall_api::{
+    AccountId, ErrorKind, SandboxId, conversation::TurnState, http::CreateSandbox, sandbox::SandboxState,
+};
 use seawall_core::{
     NewSandbox, Workspaces,
     ports::{Clock, Volumes},
-    templates::{HookPart, SyncPart, Template},
+    templates::{HookPart, SyncPart, Template, When},
     turns::{Choice, TurnAsk},
     workspaces::WorkspaceSettings,
 };
-use seawall_sync::{bucket::SharedBucket, engine::Options};
+use seawall_sync::{
+    bucket::{self, Bucket as _, SharedBucket},
+    engine::Options,
+};
 use serde_json::json;
 use std::{sync::Arc, time::Duration};
 
@@ -280,5 +285,113 @@ async fn c7_whoever_comes_second_gets_no_files_of_the_first() {
     let leaked: Vec<String> =
         world.bucket.keys().into_iter().filter(|key| key.contains(&other.to_string())).collect();
     assert!(leaked.is_empty(), "{leaked:?}");
+    world.end().await;
+}
+
+/// The turn fails, and what its agent wrote is saved, before the hook and after it.
+#[tokio::test]
+async fn h8_a_critical_hook_that_fails_loses_no_files() {
+    for when in [When::Before, When::After] {
+        let mut strict = template("strict");
+        let part = HookPart { critical: true, when, ..runs("exit 5").remove(0) };
+        strict.hooks.stream_finish = vec![part];
+        let world = World::new("local", vec![strict]);
+        let done = world.run(by("strict", ask("echo precious > f"))).await;
+        assert_eq!(done.turn.state, TurnState::Failed, "{done:?}");
+        assert!(done.turn.error.as_ref().unwrap().contains("stream_finish"), "{done:?}");
+        assert!(done.pushed().is_some(), "{when:?}: {done:?}");
+        world.clock.advance(MINUTE);
+        world.sandboxes.remove(done.sandbox(), Volumes::Delete).await.unwrap();
+        let next = by("shell", more(done.conversation(), "cat f"));
+        assert_eq!(world.run(next).await.text(), "precious\n");
+        // With the bucket away it is marked.
+        world.bucket.take_away(true);
+        let away = world.run(by("strict", more(done.conversation(), "echo more > g"))).await;
+        assert!(away.unsynced() && away.turn.state == TurnState::Failed, "{away:?}");
+        assert!(world.row(done.sandbox()).await.unwrap().unsynced.is_some());
+        world.end().await;
+    }
+}
+
+/// H2: nothing is left of a sandbox that cannot be started.
+#[tokio::test]
+async fn h2_a_box_that_cannot_be_started_goes_again() {
+    let mut nobody = template("nobody");
+    nobody.sandbox.user = Some("nosuch".to_owned());
+    let world = World::new("native", vec![nobody]);
+    let done = world.run(by("nobody", ask("id"))).await;
+    assert_eq!(done.turn.state, TurnState::Failed, "{done:?}");
+    assert!(done.turn.error.as_ref().unwrap().contains("nosuch"), "{done:?}");
+    let row = world.row(done.sandbox()).await;
+    assert!(row.is_none(), "{row:?} {done:?}");
+    let new = CreateSandbox { user: Some("nosuch".to_owned()), start: true, ..CreateSandbox::default() };
+    assert!(world.service.create(ME, &new).await.is_err());
+    assert!(world.sandboxes.list().await.unwrap().is_empty());
+    assert!(world.sandboxes.volumes().await.unwrap().is_empty());
+    world.end().await;
+}
+
+/// A disk that is not mounted, or the wrong bucket: an empty workspace would look like a loss, and be saved as one.
+#[tokio::test]
+async fn s6_a_bucket_that_lost_its_versions_is_no_empty_workspace() {
+    let sync = SyncPart { init_from_bucket: false, ..SyncPart::default() };
+    let bare = Template { sync, ..template("bare") };
+    let world = World::new("local", vec![bare]);
+    let first = world.run(ask("echo one > a")).await;
+    assert_eq!(world.row(first.sandbox()).await.unwrap().metadata["last_version"], json!(first.pushed()));
+    world.clock.advance(MINUTE);
+    world.sandboxes.remove(first.sandbox(), Volumes::Delete).await.unwrap();
+    let mut saved = Vec::new();
+    for key in world.bucket.keys() {
+        saved.push((key.clone(), bucket::read(&*world.bucket, &key, 1 << 20).await.unwrap()));
+        world.bucket.delete(&key).await.unwrap();
+    }
+    let refused = world.run(more(first.conversation(), "ls")).await;
+    assert_eq!(refused.turn.state, TurnState::Failed);
+    let error = refused.turn.error.unwrap();
+    assert!(error.contains("no version") && error.contains("init_from_bucket"), "{error}");
+    assert!(world.bucket.keys().is_empty(), "nothing is saved over it");
+    // It is back.
+    for (key, body) in saved {
+        world.bucket.put(&key, body).await.unwrap();
+    }
+    assert_eq!(world.run(more(first.conversation(), "cat a")).await.text(), "one\n");
+    // It is meant to be gone.
+    world.sandboxes.remove(first.sandbox(), Volumes::Delete).await.unwrap();
+    for key in world.bucket.keys() {
+        world.bucket.delete(&key).await.unwrap();
+    }
+    let anew = world.run(by("bare", more(first.conversation(), "ls; echo two > b"))).await;
+    assert_eq!((anew.turn.state, anew.text().as_str()), (TurnState::Completed, ""), "{anew:?}");
+    assert!(anew.pushed().is_some(), "{anew:?}");
+    world.end().await;
+}
+
+/// One history, whichever template a turn has: another place would have an older one.
+#[tokio::test]
+async fn s12_a_sandbox_that_other_templates_use_keeps_its_place() {
+    let elsewhere = SyncPart { key_prefix: Some("elsewhere/{sandbox}".to_owned()), ..SyncPart::default() };
+    let nowhere = SyncPart { enabled: false, ..SyncPart::default() };
+    let own = vec![
+        Template { sync: elsewhere, ..template("elsewhere") },
+        Template { sync: nowhere, ..template("nowhere") },
+    ];
+    let world = World::new("local", own);
+    let first = world.run(by("shell", ask("echo x > shared; echo 1 > one"))).await;
+    let next = async |template: &str, prompt: &str| {
+        world.clock.advance(MINUTE);
+        world.run(by(template, more(first.conversation(), prompt))).await
+    };
+    assert!(next("elsewhere", "rm one; echo y > shared").await.pushed().is_some());
+    assert_eq!(next("shell", "ls; cat shared; echo z > shared").await.text(), "shared\ny\n");
+    assert_eq!(next("elsewhere", "ls; cat shared").await.text(), "shared\nz\n");
+    assert!(
+        next("nowhere", "echo more > more").await.pushed().is_some(),
+        "what was saved goes on being saved"
+    );
+    let keys = world.bucket.keys();
+    assert!(keys.iter().all(|key| key.starts_with("docs/")), "{keys:?}");
+    world.sandboxes.remove(first.sandbox(), Volumes::Delete).await.unwrap();
+    assert_eq!(next("elsewhere", "cat shared more").await.text(), "z\nmore\n");
     world.end().await;
 }

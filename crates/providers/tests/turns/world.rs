@@ -4,7 +4,7 @@ use async_trait::async_trait;
 use bytes::Bytes;
 use seawall_api::{
     AccountId, ConversationId, ErrorKind, SandboxId,
-    conversation::{Message, Turn},
+    conversation::{Message, Turn, Usage},
     event::Event,
     files::{FileRef, WriteFile, WriteMode},
     sandbox::SandboxState,
@@ -110,7 +110,10 @@ struct Silent;
 
 #[async_trait]
 impl Gateway for Silent {
-    async fn serve(&self, _connection: Box<dyn Duplex>, _access: Arc<Access>) {}
+    /// Each connection is a request that used something.
+    async fn serve(&self, _connection: Box<dyn Duplex>, access: Arc<Access>) {
+        access.meter.add(&Usage { input_tokens: 10, output_tokens: 2, cache_tokens: 1 });
+    }
 
     fn check(&self, _api: ModelApi) -> Result<()> {
         Ok(())
@@ -253,7 +256,8 @@ impl Place {
             WorkspaceSettings { lock_wait: Duration::from_millis(200), ..WorkspaceSettings::default() };
         let maker = WorkspaceMaker::new(sandboxes.clone(), buckets, clock.clone(), settings);
         let (runs, outbox) = (stores.hook_runs.clone(), stores.outbox.clone());
-        let hooks = Hooks::new(runs, outbox, sandboxes.clone(), clock.clone());
+        let hooks = Hooks::new(runs, outbox, sandboxes.clone(), clock.clone())
+            .with_notes(stores.sandboxes.clone(), stores.conversations.clone());
         let mut templates = Templates::default();
         for template in own {
             templates.add(template).unwrap();
@@ -342,5 +346,5 @@ pub fn template(name: &str) -> Template {
 /// A sandbox of mine, of a template, for nobody's turn.
 pub fn wanted(sandbox: SandboxId, template: &Template) -> Wanted {
     let template = Arc::new(template.clone());
-    Wanted { account: ME, sandbox, conversation: None, agent: None, turn: None, template }
+    Wanted { account: ME, sandbox, conversation: None, agent: None, turn: None, template, cancelled: None }
 }

@@ -2,12 +2,13 @@
 
 use crate::{
     error::{ApiError, ApiResult, Problems},
-    extract::{self, Json, OptionalJson, Path, Query, Reader, Runner},
+    extract::{self, Json, OptionalJson, PageQuery, Path, Query, Reader, Runner},
     state::AppState,
 };
 use axum::{extract::State, http::StatusCode};
 use seawall_api::{
     SandboxId,
+    hook::HookRun,
     http::{CreateSandbox, List, PatchSandbox, SandboxMetrics, StopSandbox},
     sandbox::{Sandbox, SandboxState},
 };
@@ -30,6 +31,7 @@ pub fn router() -> OpenApiRouter<AppState> {
         .routes(routes!(start))
         .routes(routes!(stop))
         .routes(routes!(metrics))
+        .routes(routes!(hooks))
 }
 
 #[derive(Debug, Deserialize, IntoParams)]
@@ -218,4 +220,29 @@ async fn metrics(
     Path(id): Path<SandboxId>,
 ) -> ApiResult<Json<SandboxMetrics>> {
     Ok(Json(state.services().sandboxes.metrics(who.account, id).await?))
+}
+
+/// Lists the runs of hooks in a sandbox, the newest first: which failed, and why. Also of a sandbox that was ended.
+#[utoipa::path(get, path = "/sandboxes/{id}/hooks", tag = "sandboxes", operation_id = "list_hook_runs",
+    security(("key" = ["read"])),
+    params(("id" = String, Path, description = "The sandbox's id"), PageQuery),
+    responses(
+        (status = 200, body = List<HookRun>),
+        Problems,
+    ))]
+async fn hooks(
+    State(state): State<AppState>,
+    Reader(who): Reader,
+    Path(id): Path<SandboxId>,
+    Query(query): Query<PageQuery>,
+) -> ApiResult<Json<List<HookRun>>> {
+    let services = state.services();
+    let page = extract::page(query.limit, query.after.as_deref())?;
+    let found = services.stores.hook_runs.list(who.account, Some(id), &page).await?;
+    let List { items, next } = extract::list(found);
+    if items.is_empty() {
+        // Of one that could not be made nothing is left but its runs.
+        services.sandboxes.get(who.account, id).await?;
+    }
+    Ok(Json(List { items: items.into_iter().map(|run| run.told_to(who.account)).collect(), next }))
 }

@@ -2,7 +2,7 @@
 
 use crate::{
     error::{ApiError, ApiResult, Problems},
-    extract::{self, Json, Path, Query, Reader, Runner},
+    extract::{self, Json, PageQuery, Path, Query, Reader, Runner},
     idempotency::ReplayAs,
     sse,
     state::AppState,
@@ -154,20 +154,10 @@ async fn claude(
     Ok(response)
 }
 
-#[derive(Debug, Deserialize, IntoParams)]
-#[serde(deny_unknown_fields)]
-#[into_params(parameter_in = Query)]
-struct ListQuery {
-    /// Of a page: 1 to 1000, 100 unless said.
-    limit: Option<u32>,
-    /// What the last page gave as `next`.
-    after: Option<String>,
-}
-
 /// Lists the turns of a conversation, the newest first.
 #[utoipa::path(get, path = "/conversations/{id}/turns", tag = "turns", operation_id = "list_turns",
     security(("key" = ["read"])),
-    params(("id" = String, Path, description = "The conversation's id"), ListQuery),
+    params(("id" = String, Path, description = "The conversation's id"), PageQuery),
     responses(
         (status = 200, body = List<Turn>),
         Problems,
@@ -176,7 +166,7 @@ async fn list(
     State(state): State<AppState>,
     Reader(who): Reader,
     Path(id): Path<ConversationId>,
-    Query(query): Query<ListQuery>,
+    Query(query): Query<PageQuery>,
 ) -> ApiResult<Json<List<Turn>>> {
     let stores = &state.services().stores;
     let page = extract::page(query.limit, query.after.as_deref())?;

@@ -72,6 +72,8 @@ async fn left(world: &World, conversation: ConversationId, events: Vec<Event>) -
         prompt: Message { turn_id: Some(id), ..message(conversation, Role::User, world, "do it") },
         answer_id: MessageId::generate(),
         created_at: now,
+        first_event: None,
+        lease: None,
     };
     world.stores.turns.begin(ME, None, &begin).await.unwrap();
     let ended = Event::AgentEnded { state: TurnState::Completed, error: None, exit_code: Some(0) };

@@ -1,11 +1,14 @@
 //! Turns: which conversation, which sandbox, one at a time; and how they are ended.
 
-use crate::common::{ME, World, answer, ask, said, until};
+use crate::common::{ME, Setup, World, answer, ask, said, until};
 use axum::http::{HeaderValue, StatusCode};
 use seawall_api::{ConversationId, SandboxId, TurnId, conversation::TurnState, event::Event};
-use seawall_core::NewSandbox;
+use seawall_core::{
+    NewSandbox,
+    templates::{HookPart, Template},
+};
 use serde_json::{Value, json};
-use std::time::Duration;
+use std::{collections::BTreeSet, time::Duration};
 use tokio::time::{Instant, sleep};
 
 const ANY: &str = "/conversations/new/sandbox/auto";
@@ -243,4 +246,46 @@ async fn c2_http_turns_are_listed_in_pages() {
     let items = [&first["items"][0], &first["items"][1], &second["items"][0]];
     assert_eq!(items.map(|turn| turn["number"].as_u64().unwrap()), [3, 2, 1]);
     assert_eq!((second["items"].as_array().unwrap().len(), &second["next"]), (1, &Value::Null));
+}
+
+#[tokio::test(start_paused = true)]
+async fn h5_http_runs_of_hooks_are_listed_with_why_they_failed() {
+    let mut hooked = Template { name: "hooked".to_owned(), ..Template::default() };
+    let part = HookPart { run: Some("err no room; exit 3".to_owned()), ..HookPart::default() };
+    let call = HookPart {
+        webhook: Some("https://user:secret@example.com/path?key=secret".to_owned()),
+        ..HookPart::default()
+    };
+    hooked.hooks.stream_finish = vec![part, call];
+    let world = World::with(Setup { templates: vec![hooked], ..Setup::default() }).await;
+    let body = json!({"prompt": "say hi", "template": "hooked"});
+    let (_, sandbox, turn) = of(&world.sse("POST", ANY, &world.mine, Some(body)).await);
+    world.quiet().await;
+    let path = format!("/sandboxes/{sandbox}/hooks");
+    let listed = world.get(&path).await["items"].as_array().unwrap().clone();
+    let kinds: BTreeSet<&str> = listed.iter().map(|run| run["kind"].as_str().unwrap()).collect();
+    assert_eq!(kinds, BTreeSet::from(["cold_start", "message", "stream_finish"]));
+    let failed: Vec<&Value> = listed.iter().filter(|run| run.get("error").is_some()).collect();
+    assert_eq!(failed.len(), 1, "{listed:?}");
+    assert_eq!((&failed[0]["name"], &failed[0]["turn_id"]), (&json!("err no room; exit 3"), &json!(turn)));
+    assert!(failed[0]["error"].as_str().unwrap().contains("no room") && failed[0]["ended_at"].is_string());
+    // Whose address it is, and no more of it.
+    assert!(listed.iter().any(|run| run["name"] == "webhook to example.com"), "{listed:?}");
+    assert!(!json!(listed).to_string().contains("secret"));
+    // Another account's people see what became of theirs, and not the operator's commands.
+    let body = json!({"prompt": "say hi", "template": "hooked"});
+    let (_, theirs, _) = of(&world.sse("POST", ANY, &world.theirs, Some(body)).await);
+    world.quiet().await;
+    let (status, told) = world.json("GET", &format!("/sandboxes/{theirs}/hooks"), &world.theirs, None).await;
+    assert_eq!(status, StatusCode::OK);
+    let failed = |run: &&Value| run.get("error").is_some();
+    let failed: Vec<&Value> = told["items"].as_array().unwrap().iter().filter(failed).collect();
+    assert_eq!((failed.len(), &failed[0]["name"]), (1, &json!("command")), "{told}");
+    assert!(!told.to_string().contains("exit 3"), "{told}");
+    // In pages.
+    let first = world.get(&format!("{path}?limit=2")).await;
+    let rest = world.get(&format!("{path}?limit=100&after={}", first["next"].as_str().unwrap())).await;
+    let both =
+        [first["items"].as_array().unwrap().clone(), rest["items"].as_array().unwrap().clone()].concat();
+    assert_eq!(both, listed);
 }

@@ -8,7 +8,8 @@ use seawall_core::Result;
 statement! {
     TOTALS: ["SELECT c.id FROM conversations c
         LEFT JOIN (SELECT conversation_id, SUM(input_tokens) AS i, SUM(output_tokens) AS o, SUM(cache_tokens) AS k, SUM(answered) AS a
-            FROM turn_usage GROUP BY conversation_id) u ON u.conversation_id = c.id
+            FROM (SELECT conversation_id, input_tokens, output_tokens, cache_tokens, answered FROM turn_usage
+                UNION ALL SELECT conversation_id, input_tokens, output_tokens, cache_tokens, 0 FROM hook_usage) r GROUP BY conversation_id) u ON u.conversation_id = c.id
         LEFT JOIN (SELECT conversation_id, COUNT(*) AS n FROM turns GROUP BY conversation_id) t ON t.conversation_id = c.id
         WHERE c.input_tokens <> COALESCE(u.i, 0) OR c.output_tokens <> COALESCE(u.o, 0) OR c.cache_tokens <> COALESCE(u.k, 0)
         OR c.messages_exchanged <> COALESCE(t.n, 0) + COALESCE(u.a, 0)"];
@@ -42,7 +43,7 @@ pub async fn check(db: &Db) -> Result<Check> {
     }
     for row in db.rows(TOTALS, Vec::new()).await? {
         let id: ConversationId = row.id(0)?;
-        found.wrong.push(format!("the totals of conversation {id} are not the sums of its turns"));
+        found.wrong.push(format!("the totals of conversation {id} are not the sums of its turns and hooks"));
     }
     for (sql, what) in [
         (ENDS, "has ended without a usage row, or has one and runs"),

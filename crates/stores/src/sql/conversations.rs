@@ -1,11 +1,11 @@
-//! Conversations. Their totals are changed by turns alone.
+//! Conversations. Their totals are changed by turns, and by what hooks used.
 
 use super::{
     SqlStore,
     db::Tx,
-    outbox,
+    outbox, sandboxes,
     statement::{Sql, statement},
-    value::{Row, Value, id, maybe_id, page_values},
+    value::{Row, Value, id, maybe_id, page_values, values},
 };
 use async_trait::async_trait;
 use jiff::Timestamp;
@@ -15,7 +15,9 @@ use seawall_api::{
 };
 use seawall_core::{
     Error, Result,
-    ports::store::{ConversationFilter, Conversations, Cursor, NewConversation, Page, Paged, SortBy, Task},
+    ports::store::{
+        ConversationFilter, Conversations, Cursor, HookUsage, NewConversation, Page, Paged, SortBy, Task,
+    },
 };
 
 /// Adds one list for each filter that has an index and each order. Further filters are applied to what it finds.
@@ -58,6 +60,11 @@ with_lists! {
     DELETE_EVENTS: ["DELETE FROM turn_events WHERE turn_id IN (SELECT id FROM turns WHERE conversation_id = $2 AND account_id = $1)"];
     DELETE_TURNS: ["DELETE FROM turns WHERE conversation_id = $2 AND account_id = $1"];
     DELETE_USAGE: ["DELETE FROM turn_usage WHERE conversation_id = $2 AND account_id = $1"];
+    DELETE_HOOK_USAGE: ["DELETE FROM hook_usage WHERE conversation_id = $2 AND account_id = $1"];
+    ADD_USAGE: ["INSERT INTO hook_usage (conversation_id, name, account_id, input_tokens, output_tokens, cache_tokens, created_at)
+        VALUES ($2, $3, $1, $4, $5, $6, $7) ON CONFLICT (conversation_id, name) DO NOTHING"];
+    ADD_TOTALS: ["UPDATE conversations SET input_tokens = input_tokens + $3, output_tokens = output_tokens + $4,
+        cache_tokens = cache_tokens + $5, updated_at = ", GREATEST, "(updated_at, $6) WHERE id = $2 AND account_id = $1"];
     DELETE_MESSAGES: ["DELETE FROM messages WHERE account_id = $1 AND conversation_id = $2"];
     DELETE: ["DELETE FROM conversations WHERE id = $2 AND account_id = $1"];
 }
@@ -121,6 +128,21 @@ async fn link(
     tx.run(LINK, vec![id(account), id(wanted), maybe_id(sandbox), Value::from(at)]).await.map(drop)
 }
 
+async fn add_usage(tx: &mut Tx, args: &(AccountId, HookUsage)) -> Result<bool> {
+    let (account, used) = args;
+    let (wanted, usage) = (used.conversation_id, used.usage.capped());
+    lock(tx, *account, wanted).await?;
+    let key = vec![id(*account), id(wanted)];
+    let counts = values![usage.input_tokens, usage.output_tokens, usage.cache_tokens, used.at];
+    let row = [key.clone(), values![used.name.as_str()], counts.clone()].concat();
+    if tx.run(ADD_USAGE, row).await? == 0 {
+        return Ok(false);
+    }
+    tx.run(ADD_TOTALS, [key, counts].concat()).await?;
+    sandboxes::add_usage(tx, *account, used.sandbox_id, &usage).await?;
+    Ok(true)
+}
+
 async fn delete(tx: &mut Tx, args: &(AccountId, ConversationId, bool)) -> Result<()> {
     let (account, wanted, messages_here) = *args;
     let key = || vec![id(account), id(wanted)];
@@ -133,6 +155,7 @@ async fn delete(tx: &mut Tx, args: &(AccountId, ConversationId, bool)) -> Result
     tx.run(DELETE_EVENTS, key()).await?;
     tx.run(DELETE_TURNS, key()).await?;
     tx.run(DELETE_USAGE, key()).await?;
+    tx.run(DELETE_HOOK_USAGE, key()).await?;
     match messages_here {
         true => tx.run(DELETE_MESSAGES, key()).await.map(drop)?,
         // What is on its way to its store arrives first.
@@ -209,6 +232,10 @@ impl Conversations for SqlStore {
     ) -> Result<()> {
         let args = (account, wanted, [expected, sandbox], at);
         self.db.write(args, |tx, args| Box::pin(link(tx, args))).await
+    }
+
+    async fn add_usage(&self, account: AccountId, used: &HookUsage) -> Result<bool> {
+        self.db.write((account, used.clone()), |tx, args| Box::pin(add_usage(tx, args))).await
     }
 
     async fn delete(&self, account: AccountId, wanted: ConversationId) -> Result<()> {

@@ -27,6 +27,10 @@ pub fn from_sqlx(error: sqlx::Error) -> Error {
 }
 
 fn of_code(code: &str, text: &str) -> (ErrorKind, &'static str) {
+    // The file beside it cannot grow (SQLITE_IOERR_SHMSIZE): nothing else says so where it is the first to need room.
+    if code == "4874" {
+        return (ErrorKind::Unavailable, "the disk of the database is full");
+    }
     // SQLite's codes are numbers; the lowest eight bits are the primary one.
     match code.parse::<u32>().map(|number| number & 0xff) {
         Ok(5 | 6) => return (ErrorKind::Unavailable, "the database is busy"),

@@ -14,13 +14,13 @@ use seawall_core::{
 
 statement! {
     listed;
-    BEGIN: ["INSERT INTO hook_runs (id, account_id, kind, template, conversation_id, sandbox_id, began_at, ended_at, error)
-        VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9) ON CONFLICT (id) DO NOTHING"];
+    BEGIN: ["INSERT INTO hook_runs (id, account_id, kind, template, conversation_id, sandbox_id, began_at, ended_at, error, name, turn_id)
+        VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11) ON CONFLICT (id) DO NOTHING"];
     END: ["UPDATE hook_runs SET error = CASE WHEN ended_at IS NULL THEN $4 ELSE error END, ended_at = COALESCE(ended_at, $3)
         WHERE id = $2 AND account_id = $1"];
-    LIST: ["SELECT id, kind, template, conversation_id, sandbox_id, began_at, ended_at, error FROM hook_runs
+    LIST: ["SELECT id, kind, template, conversation_id, sandbox_id, began_at, ended_at, error, name, turn_id FROM hook_runs
         WHERE account_id = $1 AND (began_at, id) < ($2, $3) ORDER BY began_at DESC, id DESC LIMIT $4"];
-    LIST_OF_SANDBOX: ["SELECT id, kind, template, conversation_id, sandbox_id, began_at, ended_at, error FROM hook_runs
+    LIST_OF_SANDBOX: ["SELECT id, kind, template, conversation_id, sandbox_id, began_at, ended_at, error, name, turn_id FROM hook_runs
         WHERE account_id = $1 AND sandbox_id = $2 AND (began_at, id) < ($3, $4) ORDER BY began_at DESC, id DESC LIMIT $5"];
 }
 
@@ -29,6 +29,8 @@ fn run(row: &Row) -> Result<HookRun> {
     Ok(HookRun {
         id: row.id(0)?,
         kind: row.text(1)?,
+        name: row.maybe_text(8)?,
+        turn_id: row.maybe_id(9)?,
         template: row.maybe_text(2)?,
         conversation_id: row.maybe_id(3)?,
         sandbox_id: row.maybe_id(4)?,
@@ -51,6 +53,8 @@ impl HookRuns for SqlStore {
             Value::from(new.began_at),
             Value::from(outcome.map(|outcome| outcome.ended_at)),
             Value::from(outcome.and_then(|outcome| outcome.error.as_deref())),
+            Value::from(&new.name),
+            maybe_id(new.turn_id),
         ];
         // For looking: nobody waits for the disk.
         self.db.write_lazily(values, |tx, values| Box::pin(tx.run(BEGIN, values.clone()))).await.map(drop)

@@ -7,6 +7,7 @@ use super::{
     value::{Row, micros, values},
 };
 use async_trait::async_trait;
+use futures::future::BoxFuture;
 use seawall_core::{
     Error, Result,
     ports::store::{Fence, Lease, Leases},
@@ -19,8 +20,7 @@ statement! {
     ACQUIRE: ["INSERT INTO leases (name, holder, epoch, expires_at) VALUES ($1, $2, 1, ", NOW, " + $3)
         ON CONFLICT (name) DO UPDATE SET holder = excluded.holder, expires_at = excluded.expires_at,
         epoch = CASE WHEN leases.holder = excluded.holder AND leases.expires_at > ", NOW, " THEN leases.epoch ELSE leases.epoch + 1 END
-        WHERE leases.holder = excluded.holder OR leases.expires_at <= ", NOW];
-    GET: ["SELECT name, holder, epoch FROM leases WHERE name = $1"];
+        WHERE leases.holder = excluded.holder OR leases.expires_at <= ", NOW, " RETURNING name, holder, epoch"];
     RENEW: ["UPDATE leases SET expires_at = ", NOW, " + $3 WHERE name = $1 AND epoch = $2 AND expires_at > ", NOW];
     HOLDS: ["SELECT epoch FROM leases WHERE name = $1 AND epoch = $2 AND expires_at > ", NOW];
     // It cannot be taken over before the transaction has ended.
@@ -46,25 +46,27 @@ fn lease(row: &Row) -> Result<Lease> {
     Ok(Lease { name: row.text(0)?, holder: row.text(1)?, epoch: row.count(2)? })
 }
 
-async fn acquire(tx: &mut Tx, (name, holder, time): &(String, String, u64)) -> Result<Option<Lease>> {
-    let values = values![name.as_str(), holder.as_str(), *time];
-    if tx.run(ACQUIRE, values).await? == 0 {
-        return Ok(None);
-    }
-    let row = tx.row(GET, values![name.as_str()]).await?;
+/// None: another's.
+pub async fn acquire(tx: &mut Tx, name: &str, holder: &str, time: Duration) -> Result<Option<Lease>> {
+    let row = tx.row(ACQUIRE, values![name, holder, micros(time)]).await?;
     row.as_ref().map(lease).transpose()
+}
+
+/// Name, holder and time.
+type Wanted = (String, String, Duration);
+
+fn acquired<'t>(tx: &'t mut Tx, (name, holder, time): &'t Wanted) -> BoxFuture<'t, Result<Option<Lease>>> {
+    Box::pin(acquire(tx, name, holder, *time))
 }
 
 #[async_trait]
 impl Leases for SqlStore {
     async fn acquire(&self, name: &str, holder: &str, time: Duration) -> Result<Option<Lease>> {
-        let args = (name.to_owned(), holder.to_owned(), micros(time));
-        self.db.write(args, |tx, args| Box::pin(acquire(tx, args))).await
+        self.db.write((name.to_owned(), holder.to_owned(), time), acquired).await
     }
 
     async fn acquire_soon(&self, name: &str, holder: &str, time: Duration) -> Result<Option<Lease>> {
-        let args = (name.to_owned(), holder.to_owned(), micros(time));
-        self.db.write_lazily(args, |tx, args| Box::pin(acquire(tx, args))).await
+        self.db.write_lazily((name.to_owned(), holder.to_owned(), time), acquired).await
     }
 
     async fn renew(&self, lease: &Lease, time: Duration) -> Result<bool> {

@@ -30,6 +30,7 @@ const MIGRATIONS: &[Migration] = &[
     migration!("0002_turns_per_account"),
     migration!("0003_turns"),
     migration!("0004_endings"),
+    migration!("0005_hooks"),
 ];
 
 /// What was done.

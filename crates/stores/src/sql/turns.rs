@@ -17,7 +17,7 @@ use seawall_api::{
 };
 use seawall_core::{
     Error, Result,
-    ports::store::{BeginTurn, Cursor, EndTurn, Fence, Page, Paged, Task, TurnEvent, Turns},
+    ports::store::{BeginTurn, Cursor, EndTurn, Fence, Page, Paged, Task, TurnEvent, Turns, to_micros},
 };
 
 statement! {
@@ -26,9 +26,11 @@ statement! {
         t.output_offset, t.events, t.created_at, t.ended_at, t.account_id, u.input_tokens, u.output_tokens, u.cache_tokens, t.cancel_at
         FROM turns t LEFT JOIN turn_usage u ON u.turn_id = t.id WHERE t.id = $2 AND t.account_id = $1"];
     LOCK: ["SELECT conversation_id, state, events, sandbox_id FROM turns WHERE id = $2 AND account_id = $1", FOR_UPDATE];
-    LAST_NUMBER: ["SELECT CAST(COALESCE(MAX(number), 0) AS BIGINT) FROM turns WHERE conversation_id = $1"];
-    INSERT: ["INSERT INTO turns (id, account_id, conversation_id, sandbox_id, template, number, state, prompt_id, answer_id, created_at)
-        VALUES ($1, $2, $3, $4, $5, $6, 'running', $7, $8, $9)"];
+    // The last number, and whether the turn is there already.
+    BEFORE: ["SELECT CAST(COALESCE((SELECT MAX(number) FROM turns WHERE conversation_id = $3), 0) AS BIGINT),
+        CAST((SELECT COUNT(*) FROM turns WHERE id = $2 AND account_id = $1) AS BIGINT)"];
+    INSERT: ["INSERT INTO turns (id, account_id, conversation_id, sandbox_id, template, number, state, prompt_id, answer_id, created_at, events)
+        VALUES ($1, $2, $3, $4, $5, $6, 'running', $7, $8, $9, $10)"];
     COUNT_MESSAGE: ["UPDATE conversations SET messages_exchanged = messages_exchanged + 1, updated_at = ", GREATEST, "(updated_at, $3)
         WHERE id = $2 AND account_id = $1"];
     END: ["UPDATE turns SET state = $3, error = $4, ended_at = $5 WHERE id = $2 AND account_id = $1"];
@@ -48,6 +50,8 @@ statement! {
         AND EXISTS (SELECT 1 FROM turns t WHERE t.id = $2 AND t.account_id = $1) ORDER BY e.number LIMIT $4"];
     USED: ["SELECT CAST(COALESCE(SUM(input_tokens), 0) AS BIGINT), CAST(COALESCE(SUM(output_tokens), 0) AS BIGINT),
         CAST(COALESCE(SUM(cache_tokens), 0) AS BIGINT) FROM turn_usage WHERE account_id = $1 AND created_at >= $2"];
+    USED_BY_HOOKS: ["SELECT CAST(COALESCE(SUM(input_tokens), 0) AS BIGINT), CAST(COALESCE(SUM(output_tokens), 0) AS BIGINT),
+        CAST(COALESCE(SUM(cache_tokens), 0) AS BIGINT) FROM hook_usage WHERE account_id = $1 AND created_at >= $2"];
     RUNNING: ["SELECT t.id, t.conversation_id, t.sandbox_id, t.template, t.number, t.state, t.error, t.prompt_id, t.answer_id,
         t.output_offset, t.events, t.created_at, t.ended_at, t.account_id, u.input_tokens, u.output_tokens, u.cache_tokens, t.cancel_at
         FROM turns t LEFT JOIN turn_usage u ON u.turn_id = t.id WHERE t.state = 'running' ORDER BY t.created_at, t.id LIMIT $1"];
@@ -112,11 +116,25 @@ async fn begin(tx: &mut Tx, args: &Args<BeginTurn>) -> Result<Turn> {
     leases::check(tx, args.fence.as_ref()).await?;
     // Turns of one conversation come one after the other from here on.
     lock(tx, account, new.conversation_id).await?;
-    if let Some(there) = tx.row(GET, key()).await? {
-        return same_turn(new, turn(&there)?);
+    let before = tx.row(BEFORE, [key(), vec![id(new.conversation_id)]].concat()).await?;
+    let before = before.ok_or_else(|| Error::internal("a query without an answer"))?;
+    if before.count(1)? > 0 {
+        let there = tx.row(GET, key()).await?;
+        return same_turn(new, turn(&there.ok_or_else(|| no_turn(new.id))?)?);
     }
-    let last = tx.row(LAST_NUMBER, vec![id(new.conversation_id)]).await?;
-    let number = last.map_or(Ok(0), |row| row.count(0))? + 1;
+    let number = before.count(0)? + 1;
+    insert(tx, account, number, new).await?;
+    let counted = vec![id(account), id(new.conversation_id), Value::from(new.created_at)];
+    tx.run(COUNT_MESSAGE, counted).await?;
+    args.store(tx, &new.prompt).await?;
+    if let Some(lease) = &new.lease {
+        // Nobody else has one of a turn that was not there.
+        leases::acquire(tx, &lease.name, &lease.holder, lease.time).await?;
+    }
+    Ok(begun(number, new))
+}
+
+async fn insert(tx: &mut Tx, account: AccountId, number: u64, new: &BeginTurn) -> Result<()> {
     let values = vec![
         id(new.id),
         id(account),
@@ -127,6 +145,7 @@ async fn begin(tx: &mut Tx, args: &Args<BeginTurn>) -> Result<Turn> {
         id(new.prompt.id),
         id(new.answer_id),
         Value::from(new.created_at),
+        Value::from(new.first_event.is_some()),
     ];
     match tx.run(INSERT, values).await {
         Err(error) if error.kind() == ErrorKind::AlreadyExists => {
@@ -136,11 +155,34 @@ async fn begin(tx: &mut Tx, args: &Args<BeginTurn>) -> Result<Turn> {
         }
         other => other.map(drop)?,
     }
-    let counted = vec![id(account), id(new.conversation_id), Value::from(new.created_at)];
-    tx.run(COUNT_MESSAGE, counted).await?;
-    args.store(tx, &new.prompt).await?;
-    let made = tx.row(GET, key()).await?;
-    turn(&made.ok_or_else(|| no_turn(new.id))?)
+    match &new.first_event {
+        Some(event) => tx
+            .run(ADD_EVENT, vec![id(new.id), Value::from(0_u64), Value::from(event.as_ref())])
+            .await
+            .map(drop),
+        None => Ok(()),
+    }
+}
+
+/// As its row is.
+fn begun(number: u64, new: &BeginTurn) -> Turn {
+    Turn {
+        id: new.id,
+        conversation_id: new.conversation_id,
+        sandbox_id: new.sandbox_id,
+        template: new.template.clone(),
+        number,
+        state: TurnState::Running,
+        error: None,
+        usage: None,
+        prompt_id: new.prompt.id,
+        answer_id: new.answer_id,
+        output_offset: 0,
+        events: u64::from(new.first_event.is_some()),
+        created_at: to_micros(new.created_at),
+        ended_at: None,
+        cancelling: false,
+    }
 }
 
 fn same_turn(new: &BeginTurn, there: Turn) -> Result<Turn> {
@@ -315,9 +357,14 @@ impl Turns for SqlStore {
     }
 
     async fn used_since(&self, account: AccountId, since: Timestamp) -> Result<Usage> {
-        let row = self.db.row(USED, vec![id(account), Value::from(since)]).await?;
-        let Some(row) = row else { return Ok(Usage::default()) };
-        Ok(Usage { input_tokens: row.count(0)?, output_tokens: row.count(1)?, cache_tokens: row.count(2)? })
+        let mut used = Usage::default();
+        for sql in [USED, USED_BY_HOOKS] {
+            let Some(row) = self.db.row(sql, vec![id(account), Value::from(since)]).await? else { continue };
+            used.input_tokens += row.count(0)?;
+            used.output_tokens += row.count(1)?;
+            used.cache_tokens += row.count(2)?;
+        }
+        Ok(used)
     }
 
     async fn running(&self, limit: u32) -> Result<Vec<(AccountId, Turn)>> {

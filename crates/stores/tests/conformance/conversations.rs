@@ -75,6 +75,8 @@ async fn c5_deleting_takes_all_of_it_and_waits_for_no_turn(cx: Cx) -> Result<()>
     cx.stores.turns.append_events(cx.account, None, turn.id, 0, &["one".into()], 3).await?;
     ensure_kind(cx.stores.conversations.delete(cx.account, id).await, ErrorKind::Conflict)?;
     cx.stores.turns.end(cx.account, None, &end(&turn)).await?;
+    let used = super::totals::used(id, SandboxId::generate(), "hook");
+    ensure!(cx.stores.conversations.add_usage(cx.account, &used).await?);
     cx.stores.conversations.delete(cx.stranger, id).await?;
     ensure!(cx.stores.conversations.get(cx.account, id).await.is_ok(), "a stranger deletes nothing");
     for _ in 0..2 {

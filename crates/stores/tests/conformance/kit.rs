@@ -88,6 +88,8 @@ pub fn begin(conversation: ConversationId) -> BeginTurn {
         prompt: message(conversation, Some(id), Role::User, "what is 6 times 7?"),
         answer_id: MessageId::generate(),
         created_at: now(),
+        first_event: None,
+        lease: None,
     }
 }
 

@@ -26,7 +26,7 @@ async fn wait_for(cx: &Cx, name: &str, holder: &str) -> Result<Lease> {
             tokio::task::yield_now().await;
         }
     };
-    tokio::time::timeout(Duration::from_secs(10), next).await?
+    tokio::time::timeout(Duration::from_secs(30), next).await?
 }
 
 async fn one_holder_at_a_time(cx: Cx) -> Result<()> {

@@ -68,7 +68,7 @@ async fn one(cx: &Cx, time: Duration) -> Result<Delivery> {
             tokio::task::yield_now().await;
         }
     };
-    tokio::time::timeout(Duration::from_secs(10), next).await?
+    tokio::time::timeout(Duration::from_secs(30), next).await?
 }
 
 async fn m5_what_somebody_took_and_forgot_comes_again(cx: Cx) -> Result<()> {

@@ -11,8 +11,8 @@ use seawall_api::{
     conversation::{Role, Usage},
 };
 use seawall_core::ports::store::{
-    Begun, ConversationFilter, Direction, HookOutcome, HookRun, NewConversation, Page, SandboxFilter,
-    SandboxRow, Session, SessionScope,
+    Begun, ConversationFilter, Direction, HookOutcome, HookRun, HookUsage, NewConversation, Page,
+    SandboxFilter, SandboxRow, Session, SessionScope,
 };
 use serde_json::{Map, json};
 use std::{collections::BTreeSet, time::Duration};
@@ -64,7 +64,7 @@ const SERVERS: [(&str, &str); 26] = [
 ];
 
 /// Methods that a stranger tries below.
-const OWNED: [&str; 37] = [
+const OWNED: [&str; 38] = [
     "Accounts::keys",
     "Accounts::revoke_key",
     "Accounts::touch_key",
@@ -73,6 +73,7 @@ const OWNED: [&str; 37] = [
     "Conversations::list",
     "Conversations::set_template",
     "Conversations::link",
+    "Conversations::add_usage",
     "Conversations::delete",
     "Turns::begin",
     "Turns::end",
@@ -175,6 +176,14 @@ async fn conversations(cx: &Cx) -> Result<()> {
     ensure_kind(store.set_template(stranger, id, Some("x"), now()).await, ErrorKind::NotFound)?;
     let sandbox = Some(SandboxId::generate());
     ensure_kind(store.link(stranger, id, None, sandbox, now()).await, ErrorKind::NotFound)?;
+    let used = HookUsage {
+        conversation_id: id,
+        sandbox_id: SandboxId::generate(),
+        name: "x".to_owned(),
+        usage: Usage { input_tokens: 1, ..Usage::default() },
+        at: now(),
+    };
+    ensure_kind(store.add_usage(stranger, &used).await, ErrorKind::NotFound)?;
     store.delete(stranger, id).await?;
     let all = ConversationFilter::default();
     ensure!(store.list(stranger, &all, &Page::first(9)).await?.items.is_empty());
@@ -253,6 +262,8 @@ async fn sessions_and_runs(cx: &Cx) -> Result<()> {
     let run = HookRun {
         id: HookRunId::generate(),
         kind: "message".into(),
+        name: None,
+        turn_id: None,
         template: None,
         conversation_id: None,
         sandbox_id: None,

@@ -5,7 +5,7 @@ use super::{
 use anyhow::{Result, ensure};
 use futures::future::join_all;
 use seawall_api::{
-    ErrorKind, HookRunId, SandboxId,
+    ErrorKind, HookRunId, SandboxId, TurnId,
     sandbox::{EndReason, Limits, SandboxSpec, SandboxState},
 };
 use seawall_core::ports::{
@@ -296,6 +296,8 @@ async fn runs_of_hooks_are_kept(cx: Cx) -> Result<()> {
     let run = |second, sandbox_id| HookRun {
         id: HookRunId::generate(),
         kind: "cold_start".into(),
+        name: Some("git fetch".into()),
+        turn_id: Some(TurnId::generate()),
         template: Some("shell".into()),
         conversation_id: None,
         sandbox_id,

@@ -2,7 +2,7 @@
 
 use super::{
     accounts, conversations, fixture::Store, idempotency, kit::Cx, leases, messages, outbox, ownership,
-    sandboxes, sessions, turns,
+    sandboxes, sessions, totals, turns,
 };
 use anyhow::{Result, anyhow};
 use futures::future::BoxFuture;
@@ -38,6 +38,7 @@ fn all() -> Vec<Case> {
         accounts::cases(),
         conversations::cases(),
         turns::cases(),
+        totals::cases(),
         messages::cases(),
         sandboxes::cases(),
         sessions::cases(),

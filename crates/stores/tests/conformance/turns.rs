@@ -1,16 +1,15 @@
 use super::{
-    kit::{Cx, USAGE, at, begin, end, ensure_kind, message, now, sandbox},
+    kit::{Cx, USAGE, at, begin, end, ensure_kind, message, now},
     suite::cases,
 };
 use anyhow::{Result, ensure};
 use bytes::Bytes;
 use futures::future::join_all;
 use seawall_api::{
-    ConversationId, ErrorKind, SandboxId, TurnId,
+    ErrorKind, SandboxId, TurnId,
     conversation::{Message, Role, Stats, Turn, TurnState, Usage},
 };
-use seawall_core::ports::store::{BeginTurn, Direction, EndTurn, Page, SandboxRow};
-use serde_json::{Map, Value, json};
+use seawall_core::ports::store::{BeginTurn, Direction, EndTurn, Fence, NewLease, Page};
 use std::time::Duration;
 
 cases!("turns";
@@ -27,14 +26,11 @@ cases!("turns";
     m3_what_an_agent_claims_cannot_break_the_totals;
     a_stranger_who_names_our_sandbox_stands_in_nobodys_way;
     m4_the_end_returns_the_totals;
-    v6_a_sandboxs_totals_grow_once_with_each_turn;
-    v6_a_sandboxs_totals_and_other_metadata_change_at_the_same_time;
-    v6_what_an_agent_claims_cannot_break_a_sandboxs_totals;
-    v6_the_sandbox_of_another_gets_no_totals;
     h6_a_wish_for_the_end_is_kept_while_the_turn_runs;
     h6_what_has_ended_cannot_be_wished_to_end;
     what_was_used_since_a_time_is_known;
     numbers_go_on;
+    a_turn_begins_with_its_first_event_and_its_lease;
     beginning_twice_is_beginning_once;
     events_are_replayed_from_any_number;
     events_may_be_told_twice_and_leave_no_gap;
@@ -135,6 +131,34 @@ async fn m3_usage_is_counted_once_however_often_it_is_told(cx: Cx) -> Result<()>
     Ok(())
 }
 
+async fn a_turn_begins_with_its_first_event_and_its_lease(cx: Cx) -> Result<()> {
+    let (turns, leases) = (&cx.stores.turns, &cx.stores.leases);
+    let (id, time) = (cx.conversation().await?, Duration::from_secs(30));
+    let mut new = begin(id);
+    let name = format!("turn {}", new.id);
+    new.first_event = Some("first".into());
+    new.lease = Some(NewLease { name: name.clone(), holder: "me".to_owned(), time });
+    // A reply that was lost is asked for again.
+    for _ in 0..2 {
+        let made = turns.begin(cx.account, None, &new).await?;
+        ensure!(made.events == 1 && turns.get(cx.account, new.id).await? == made, "{made:?}");
+    }
+    ensure!(
+        turns.events(cx.account, new.id, 0, 9).await?.iter().map(|event| &event.data[..]).eq([&b"first"[..]])
+    );
+    ensure!(leases.acquire(&name, "another", time).await?.is_none());
+    let fence = Fence { name: name.clone(), epoch: 1 };
+    turns.append_events(cx.account, Some(&fence), new.id, 1, &["second".into()], 0).await?;
+    ensure!(leases.acquire(&name, "me", time).await?.is_some_and(|lease| lease.epoch == 1));
+    // What is refused leaves nothing behind.
+    let mut refused = begin(id);
+    let name = format!("turn {}", refused.id);
+    refused.lease = Some(NewLease { name: name.clone(), holder: "me".to_owned(), time });
+    ensure_kind(turns.begin(cx.account, None, &refused).await, ErrorKind::Conflict)?;
+    ensure!(leases.acquire(&name, "another", time).await?.is_some_and(|lease| lease.epoch == 1));
+    Ok(())
+}
+
 async fn what_was_used_since_a_time_is_known(cx: Cx) -> Result<()> {
     let id = cx.conversation().await?;
     for second in [10, 20, 30] {
@@ -148,7 +172,7 @@ async fn what_was_used_since_a_time_is_known(cx: Cx) -> Result<()> {
     Ok(())
 }
 
-fn totals(turns: u64) -> Stats {
+pub fn totals(turns: u64) -> Stats {
     Stats {
         messages_exchanged: 2 * turns,
         total_input_tokens: turns * USAGE.input_tokens,
@@ -237,93 +261,6 @@ async fn m4_the_end_returns_the_totals(cx: Cx) -> Result<()> {
         ensure!((found.id, found.stats) == (id, totals(number)));
         ensure!(found == cx.stores.conversations.get(cx.account, id).await?);
     }
-    Ok(())
-}
-
-/// A turn in a sandbox.
-async fn turn_in(cx: &Cx, conversation: ConversationId, sandbox: SandboxId) -> Result<Turn> {
-    let new = BeginTurn { sandbox_id: Some(sandbox), ..begin(conversation) };
-    Ok(cx.stores.turns.begin(cx.account, None, &new).await?)
-}
-
-fn object(value: Value) -> Map<String, Value> {
-    value.as_object().unwrap().clone()
-}
-
-async fn v6_a_sandboxs_totals_grow_once_with_each_turn(cx: Cx) -> Result<()> {
-    let id = cx.conversation().await?;
-    let row = SandboxRow { metadata: object(json!({"mine": "kept"})), ..sandbox(cx.account) };
-    let mut before = cx.stores.sandboxes.insert(&row).await?;
-    for number in 1..=3 {
-        let turn = turn_in(&cx, id, row.id).await?;
-        ensure!(cx.stores.sandboxes.get(cx.account, row.id).await? == before, "nothing is used yet");
-        let ended = end(&turn);
-        for done in join_all((0..4).map(|_| cx.stores.turns.end(cx.account, None, &ended))).await {
-            done?;
-        }
-        let other =
-            EndTurn { usage: Usage { input_tokens: 9999, ..USAGE }, state: TurnState::Failed, ..ended };
-        cx.stores.turns.end(cx.account, None, &other).await?;
-        let found = cx.stores.sandboxes.get(cx.account, row.id).await?;
-        let expected = json!({
-            "mine": "kept",
-            "total_input_tokens": number * USAGE.input_tokens,
-            "total_output_tokens": number * USAGE.output_tokens,
-            "total_cache_tokens": number * USAGE.cache_tokens,
-        });
-        ensure!(found.metadata == object(expected), "{:?}", found.metadata);
-        // Whoever read it before has to read it again.
-        ensure_kind(
-            cx.stores.sandboxes.update(&SandboxRow { template: Some("x".into()), ..before }).await,
-            ErrorKind::Conflict,
-        )?;
-        before = found;
-    }
-    Ok(())
-}
-
-async fn v6_a_sandboxs_totals_and_other_metadata_change_at_the_same_time(cx: Cx) -> Result<()> {
-    let id = cx.conversation().await?;
-    let row = cx.stores.sandboxes.insert(&sandbox(cx.account)).await?;
-    for number in 1..=5_u64 {
-        let ended = end(&turn_in(&cx, id, row.id).await?);
-        let changes = object(json!({format!("key-{number}"): number}));
-        let (one, two) = futures::join!(
-            cx.stores.turns.end(cx.account, None, &ended),
-            cx.stores.sandboxes.merge_metadata(cx.account, row.id, &changes)
-        );
-        one?;
-        two?;
-        let found = cx.stores.sandboxes.get(cx.account, row.id).await?.metadata;
-        ensure!(found[&format!("key-{number}")] == json!(number), "{found:?}");
-        ensure!(found["total_input_tokens"] == json!(number * USAGE.input_tokens), "{found:?}");
-    }
-    Ok(())
-}
-
-async fn v6_what_an_agent_claims_cannot_break_a_sandboxs_totals(cx: Cx) -> Result<()> {
-    let id = cx.conversation().await?;
-    let row = cx.stores.sandboxes.insert(&sandbox(cx.account)).await?;
-    let claim = Usage { input_tokens: u64::MAX, output_tokens: u64::MAX, cache_tokens: 1 };
-    for number in 1..=3 {
-        let turn = turn_in(&cx, id, row.id).await?;
-        cx.stores.turns.end(cx.account, None, &EndTurn { usage: claim, ..end(&turn) }).await?;
-        let found = cx.stores.sandboxes.get(cx.account, row.id).await?.metadata;
-        ensure!(found["total_input_tokens"] == json!(number * Usage::MOST), "{found:?}");
-        ensure!(found["total_cache_tokens"] == json!(number), "{found:?}");
-    }
-    Ok(())
-}
-
-async fn v6_the_sandbox_of_another_gets_no_totals(cx: Cx) -> Result<()> {
-    let id = cx.conversation().await?;
-    let theirs = cx.stores.sandboxes.insert(&sandbox(cx.stranger)).await?;
-    // One of another, and one that is gone: the turn ends all the same.
-    for (number, sandbox) in [(1, theirs.id), (2, SandboxId::generate())] {
-        let turn = turn_in(&cx, id, sandbox).await?;
-        ensure!(cx.stores.turns.end(cx.account, None, &end(&turn)).await?.stats == totals(number));
-    }
-    ensure!(cx.stores.sandboxes.get(cx.stranger, theirs.id).await? == theirs);
     Ok(())
 }
 

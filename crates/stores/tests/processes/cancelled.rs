@@ -12,7 +12,7 @@ use std::{
 
 /// As many as the pool has connections, and more.
 const MANY: usize = 30;
-const PATIENCE: Duration = Duration::from_secs(10);
+const PATIENCE: Duration = Duration::from_secs(60);
 
 pub fn leaves_nothing_behind() -> Result<()> {
     let database = postgres()?;

@@ -46,6 +46,7 @@ pub fn many_times(database: Database, times: u64) -> Result<()> {
         std::thread::sleep(Duration::from_millis(10 + (round * 37) % 70));
         process.kill()?;
         process.wait()?;
+        database.left()?;
         let said = understand(&reader.join().unwrap()?)?;
         acknowledged += said.turns.len();
         runtime.block_on(async {

@@ -13,6 +13,7 @@ use seawall_stores::{Db, sql};
 use std::{
     any::Any,
     process::{Command, Stdio},
+    time::{Duration, Instant},
 };
 
 pub type Run = fn() -> Result<()>;
@@ -23,6 +24,20 @@ pub struct Database {
     pub address: String,
     /// What is removed afterwards.
     _substrate: Box<dyn Any>,
+}
+
+impl Database {
+    /// Waits until nobody uses it: what a process began before it was killed, a server may still bring to its end.
+    pub fn left(&self) -> Result<()> {
+        let others = "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid()";
+        let began = Instant::now();
+        while self.address.starts_with("postgres")
+            && postgres::psql(&self.address, &["-c", others])?.trim() != "0"
+        {
+            ensure!(began.elapsed() < Duration::from_secs(30), "somebody still uses the database");
+        }
+        Ok(())
+    }
 }
 
 pub fn trial(name: &'static str, run: impl FnOnce() -> Result<()> + Send + 'static) -> Trial {
@@ -115,6 +130,8 @@ pub fn begin(conversation_id: ConversationId) -> BeginTurn {
         prompt: message(conversation_id, MessageId::generate(), id, Role::User),
         answer_id: MessageId::generate(),
         created_at: Timestamp::now(),
+        first_event: None,
+        lease: None,
     }
 }
 

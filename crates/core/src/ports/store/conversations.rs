@@ -4,7 +4,10 @@ use super::{Page, Paged};
 use crate::Result;
 use async_trait::async_trait;
 use jiff::Timestamp;
-use seawall_api::{AccountId, ConversationId, SandboxId, conversation::Conversation};
+use seawall_api::{
+    AccountId, ConversationId, SandboxId,
+    conversation::{Conversation, Usage},
+};
 
 #[derive(Debug, Clone, PartialEq)]
 pub struct NewConversation {
@@ -14,6 +17,17 @@ pub struct NewConversation {
     pub template: Option<String>,
     pub sandbox_id: Option<SandboxId>,
     pub created_at: Timestamp,
+}
+
+/// What a hook used, beside the agent of its turn.
+#[derive(Debug, Clone, PartialEq)]
+pub struct HookUsage {
+    pub conversation_id: ConversationId,
+    pub sandbox_id: SandboxId,
+    /// Which run it was. Of one name one counts.
+    pub name: String,
+    pub usage: Usage,
+    pub at: Timestamp,
 }
 
 /// What to list. None: all.
@@ -67,6 +81,10 @@ pub trait Conversations: Send + Sync {
         sandbox: Option<SandboxId>,
         at: Timestamp,
     ) -> Result<()>;
+
+    /// V6: adds it to the totals of the conversation and of its sandbox, in one transaction. Whether it was added: the
+    /// second time nothing happens.
+    async fn add_usage(&self, account: AccountId, used: &HookUsage) -> Result<bool>;
 
     /// With its turns, their events and its messages; those that are stored elsewhere go by the outbox.
     /// `conflict` while a turn runs. Deleting what is gone succeeds.

@@ -27,7 +27,7 @@ pub struct SandboxRow {
     pub removing: Option<Volumes>,
     /// Its files have changes that no version has, and why (H8).
     pub unsynced: Option<String>,
-    /// `last_synced_at`, token totals, and what hooks put there.
+    /// `last_synced_at`, `last_version`, token totals, and what hooks put there.
     pub metadata: Map<String, Value>,
     pub created_at: Timestamp,
     pub started_at: Option<Timestamp>,

@@ -9,6 +9,7 @@ use seawall_api::{
     AccountId, ConversationId, MessageId, SandboxId, TurnId,
     conversation::{Conversation, Message, Turn, TurnState, Usage},
 };
+use std::time::Duration;
 
 #[derive(Debug, Clone, PartialEq)]
 pub struct BeginTurn {
@@ -21,6 +22,17 @@ pub struct BeginTurn {
     /// Under which the answer will be.
     pub answer_id: MessageId,
     pub created_at: Timestamp,
+    /// None: whoever runs it stores it.
+    pub first_event: Option<Bytes>,
+    /// For whoever begins it and runs it too: held from its first moment on, with epoch 1.
+    pub lease: Option<NewLease>,
+}
+
+#[derive(Debug, Clone, PartialEq)]
+pub struct NewLease {
+    pub name: String,
+    pub holder: String,
+    pub time: Duration,
 }
 
 #[derive(Debug, Clone, PartialEq)]
@@ -45,8 +57,8 @@ pub struct TurnEvent {
 
 #[async_trait]
 pub trait Turns: Send + Sync {
-    /// In one transaction: the turn with the next number, its prompt in the outbox, and one more message in the
-    /// totals. `conflict` while another turn of the conversation, or with its sandbox, runs. The same turn twice is
+    /// In one transaction: the turn with the next number, its prompt in the outbox, one more message in the
+    /// totals, and what else `turn` names. `conflict` while another turn of the conversation, or with its sandbox, runs. The same turn twice is
     /// one, and its row as it is now comes back.
     async fn begin(&self, account: AccountId, fence: Option<&Fence>, turn: &BeginTurn) -> Result<Turn>;
 

@@ -4,7 +4,7 @@ use super::{MemoryStore, State, newest, oldest};
 use crate::{
     Error, Result,
     ports::store::{
-        BeginTurn, ConversationFilter, Conversations, Cursor, Direction, EndTurn, Fence, Messages,
+        BeginTurn, ConversationFilter, Conversations, Cursor, Direction, EndTurn, Fence, HookUsage, Messages,
         NewConversation, Page, Paged, SandboxRow, SortBy, TurnEvent, Turns, to_micros,
     },
 };
@@ -40,6 +40,15 @@ impl State {
         let newer = self.messages.get(&key).is_none_or(|there| there.revision < message.revision);
         if newer {
             self.messages.insert(key, message.clone());
+        }
+    }
+
+    /// V6. One that is gone has no totals.
+    fn add_to_sandbox(&mut self, account: AccountId, id: SandboxId, usage: &Usage) {
+        let mine = |row: &&mut SandboxRow| row.account_id == account;
+        if let Some(row) = self.sandboxes.get_mut(&id).filter(mine) {
+            usage.add_to(&mut row.metadata);
+            row.version += 1;
         }
     }
 
@@ -134,6 +143,21 @@ impl Conversations for MemoryStore {
         Ok(())
     }
 
+    async fn add_usage(&self, account: AccountId, used: &HookUsage) -> Result<bool> {
+        let (mut state, usage) = (self.state(), used.usage.capped());
+        state.conversation(account, used.conversation_id)?;
+        let key = (used.conversation_id, used.name.clone());
+        if state.hook_usage.contains_key(&key) {
+            return Ok(false);
+        }
+        state.hook_usage.insert(key, (account, usage, to_micros(used.at)));
+        state.add_to_sandbox(account, used.sandbox_id, &usage);
+        let conversation = state.conversation(account, used.conversation_id)?;
+        conversation.stats = conversation.stats.plus(&usage);
+        conversation.updated_at = conversation.updated_at.max(to_micros(used.at));
+        Ok(true)
+    }
+
     async fn delete(&self, account: AccountId, id: ConversationId) -> Result<()> {
         let mut state = self.state();
         if state.conversation(account, id).is_err() {
@@ -149,6 +173,7 @@ impl Conversations for MemoryStore {
             state.events.remove(&turn);
             state.usage.remove(&turn);
         }
+        state.hook_usage.retain(|(conversation, _), _| *conversation != id);
         state.messages.retain(|(owner, conversation, ..), _| (*owner, *conversation) != (account, id));
         state.conversations.remove(&id);
         Ok(())
@@ -192,12 +217,16 @@ impl Turns for MemoryStore {
             answer_id: new.answer_id,
             usage: None,
             output_offset: 0,
-            events: 0,
+            events: u64::from(new.first_event.is_some()),
             created_at: to_micros(new.created_at),
             ended_at: None,
             cancelling: false,
         };
         state.turns.insert(new.id, (account, turn.clone()));
+        state.events.entry(new.id).or_default().extend(new.first_event.clone());
+        if let Some(lease) = &new.lease {
+            state.hold(&lease.name, &lease.holder, lease.time, now);
+        }
         state.put(account, &new.prompt);
         let conversation = state.conversation(account, new.conversation_id)?;
         conversation.stats.messages_exchanged += 1;
@@ -225,10 +254,8 @@ impl Turns for MemoryStore {
             turn.ended_at = Some(to_micros(end.ended_at));
             let sandbox = turn.sandbox_id;
             state.usage.insert(end.id, usage);
-            let mine = |row: &&mut SandboxRow| row.account_id == account;
-            if let Some(row) = sandbox.and_then(|id| state.sandboxes.get_mut(&id)).filter(mine) {
-                usage.add_to(&mut row.metadata);
-                row.version += 1;
+            if let Some(sandbox) = sandbox {
+                state.add_to_sandbox(account, sandbox, &usage);
             }
             if let Some(answer) = &end.answer {
                 state.put(account, answer);
@@ -317,8 +344,10 @@ impl Turns for MemoryStore {
         let counts = |(owner, turn): &&(AccountId, Turn)| {
             *owner == account && turn.ended_at.is_some_and(|ended| ended >= to_micros(since))
         };
-        let used = state.turns.values().filter(counts).filter_map(|(_, turn)| turn.usage);
-        Ok(used.fold(Usage::default(), |sum, usage| Usage {
+        let by_turns = state.turns.values().filter(counts).filter_map(|(_, turn)| turn.usage);
+        let by_hooks =
+            state.hook_usage.values().filter(|(owner, _, at)| *owner == account && *at >= to_micros(since));
+        Ok(by_turns.chain(by_hooks.map(|(_, usage, _)| *usage)).fold(Usage::default(), |sum, usage| Usage {
             input_tokens: sum.input_tokens + usage.input_tokens,
             output_tokens: sum.output_tokens + usage.output_tokens,
             cache_tokens: sum.cache_tokens + usage.cache_tokens,

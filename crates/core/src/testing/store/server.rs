@@ -1,6 +1,6 @@
 //! Leases and the outbox.
 
-use super::{Held, MemoryStore, Waiting};
+use super::{Held, MemoryStore, State, Waiting};
 use crate::{
     Result,
     ports::store::{Delivery, Fence, Lease, Leases, Outbox, OutboxEntry, Task},
@@ -9,19 +9,26 @@ use async_trait::async_trait;
 use jiff::Timestamp;
 use std::{collections::BTreeSet, time::Duration};
 
-#[async_trait]
-impl Leases for MemoryStore {
-    async fn acquire(&self, name: &str, holder: &str, time: Duration) -> Result<Option<Lease>> {
-        let (now, mut state) = (self.now(), self.state());
-        let epoch = match state.leases.get(name) {
-            Some(held) if held.expires_at > now && held.holder != holder => return Ok(None),
+impl State {
+    /// None: another's.
+    pub(super) fn hold(&mut self, name: &str, holder: &str, time: Duration, now: Timestamp) -> Option<Lease> {
+        let epoch = match self.leases.get(name) {
+            Some(held) if held.expires_at > now && held.holder != holder => return None,
             Some(held) if held.expires_at > now => held.epoch,
             Some(held) => held.epoch + 1,
             None => 1,
         };
         let held = Held { holder: holder.to_owned(), epoch, expires_at: now + time };
-        state.leases.insert(name.to_owned(), held);
-        Ok(Some(Lease { name: name.to_owned(), holder: holder.to_owned(), epoch }))
+        self.leases.insert(name.to_owned(), held);
+        Some(Lease { name: name.to_owned(), holder: holder.to_owned(), epoch })
+    }
+}
+
+#[async_trait]
+impl Leases for MemoryStore {
+    async fn acquire(&self, name: &str, holder: &str, time: Duration) -> Result<Option<Lease>> {
+        let (now, mut state) = (self.now(), self.state());
+        Ok(state.hold(name, holder, time, now))
     }
 
     async fn renew(&self, lease: &Lease, time: Duration) -> Result<bool> {

@@ -1,0 +1,172 @@
+//! The files of a sandbox: brought in when it is made, looked at when they are stale, pushed.
+
+use super::{
+    FILES_OF, LAST_PLACE, LAST_SYNCED, LAST_VERSION, READY, Ready, SandboxService, Wanted, owned::NO_TEMPLATE,
+};
+use crate::{
+    Error, Result,
+    workspaces::{Names, Restore, Staleness, Workspaces, staleness},
+};
+use seawall_api::{SandboxId, sandbox::SandboxState};
+use seawall_sync::{
+    engine::{Options, Silent, SyncReport},
+    state::CommitRef,
+};
+use serde_json::{Map, Value, json};
+use std::sync::Arc;
+
+impl SandboxService {
+    /// The default of a cold start (H3). `empty`: its volume is new.
+    pub(super) async fn restore_files(&self, wanted: &Wanted, empty: bool) -> Result<Option<i64>> {
+        let sync = &wanted.template.sync;
+        if !sync.init_from_bucket {
+            return Ok(None);
+        }
+        let Some(workspaces) = self.workspaces(wanted).await? else { return Ok(None) };
+        let report = match self.pull(wanted, &workspaces).await {
+            Ok(Some(report)) => report,
+            Ok(None) if empty => return self.never_synced(wanted, &workspaces).await.map(|()| None),
+            Ok(None) => return Ok(None),
+            // H8: what is here is newer than all that a bucket could have, so work goes on with it.
+            Err(error) if error.is_retryable() && self.has_unsynced_work(wanted.sandbox).await => {
+                tracing::error!(sandbox = %wanted.sandbox, error = %error.chain(), "the bucket is away; work goes on with the files that are here");
+                return Ok(None);
+            }
+            Err(error) => return Err(error),
+        };
+        self.note_synced(wanted, &workspaces, report.version.as_ref()).await;
+        Ok(report.version.map(|version| version.timestamp))
+    }
+
+    /// An empty workspace in place of one that was saved would look like a loss, and be saved as one.
+    async fn never_synced(&self, wanted: &Wanted, workspaces: &Workspaces) -> Result<()> {
+        let metadata = self.rows.find(wanted.sandbox).await?.map(|row| row.metadata).unwrap_or_default();
+        // Another template may have another bucket, or another prefix.
+        let place = Value::from(workspaces.place(wanted.sandbox)?);
+        let known = metadata.get(LAST_VERSION).and_then(Value::as_i64);
+        match known.filter(|_| metadata.get(LAST_PLACE) == Some(&place)) {
+            None => Ok(()),
+            Some(version) => Err(Error::conflict(format!(
+                "the bucket has no version of sandbox {} any more, and it had version {version}: is its disk mounted, is it \
+                 the right one? Bring it back; or, to begin with no files, set `sync.init_from_bucket = false` in the template",
+                wanted.sandbox
+            ))),
+        }
+    }
+
+    async fn has_unsynced_work(&self, id: SandboxId) -> bool {
+        self.rows.find(id).await.is_ok_and(|row| row.is_some_and(|row| row.unsynced.is_some()))
+    }
+
+    /// The version that the template names, or the newest. None: there is none.
+    async fn pull(&self, wanted: &Wanted, workspaces: &Workspaces) -> Result<Option<SyncReport>> {
+        Ok(Some(match wanted.template.sync.version {
+            Some(version) => {
+                let what = Restore { version: Some(version), ..Restore::default() };
+                workspaces.restore(wanted.sandbox, &what, Arc::new(Silent)).await?.report
+            }
+            // The first version is that of the first turn, not of an empty folder.
+            None if !workspaces.has_versions(wanted.sandbox).await? => return Ok(None),
+            None => workspaces.sync_files(wanted.sandbox, Options::default()).await?,
+        }))
+    }
+
+    /// Where its files go; none: nowhere. A sandbox that other templates use stays where its first version is: elsewhere
+    /// would be another history, and older.
+    pub async fn workspaces(&self, wanted: &Wanted) -> Result<Option<Workspaces>> {
+        let row = self.rows.find(wanted.sandbox).await?;
+        let mut sync = wanted.template.sync.clone();
+        let first = row.as_ref().and_then(|row| row.metadata.get(FILES_OF)).and_then(Value::as_str);
+        if let Some(first) = first.filter(|first| *first != wanted.template.name) {
+            let theirs = self.files_of(wanted, first)?;
+            (sync.enabled, sync.bucket, sync.key_prefix) = theirs;
+        }
+        let names = Names { volume: row.and_then(|row| row.spec.volume), ..wanted.names() };
+        self.workspaces.at(&sync, &names).await
+    }
+
+    fn files_of(&self, wanted: &Wanted, first: &str) -> Result<(bool, Option<String>, Option<String>)> {
+        let found = self.templates.get(first).map_err(|error| {
+            let message = format!(
+                "the files of sandbox {} are where the template `{first}` says, and it is not there any more: bring its \
+                 file back, or end the sandbox by force",
+                wanted.sandbox
+            );
+            Error::conflict(message).with_code(NO_TEMPLATE).with_source(error)
+        })?;
+        Ok((found.sync.enabled, found.sync.bucket.clone(), found.sync.key_prefix.clone()))
+    }
+
+    /// S7: what was synced too long ago is looked at before it is used.
+    pub(super) async fn freshen(&self, wanted: &Wanted, metadata: &Map<String, Value>) -> Result<Ready> {
+        let last = metadata.get(LAST_SYNCED).and_then(Value::as_i64);
+        let stale_after = self.workspaces.settings().stale_after;
+        if !wanted.template.sync.enabled
+            || staleness(last, self.clock.now().as_second(), stale_after) == Staleness::Fresh
+        {
+            return Ok(Ready::default());
+        }
+        let Some(workspaces) = self.workspaces(wanted).await? else { return Ok(Ready::default()) };
+        match workspaces.refresh(wanted.sandbox).await {
+            Ok((_, report)) => {
+                let version = report.and_then(|report| report.version);
+                self.note_synced(wanted, &workspaces, version.as_ref()).await;
+                let version = version.map(|version| version.timestamp);
+                Ok(Ready { cold: false, version })
+            }
+            // The files are here; that others may have newer ones is no reason to refuse work.
+            Err(error) => {
+                tracing::error!(sandbox = %wanted.sandbox, error = %error.chain(), "a stale workspace could not be refreshed");
+                Ok(Ready::default())
+            }
+        }
+    }
+
+    /// Pushes what changed (S6). None: its files go nowhere.
+    pub async fn push(&self, wanted: &Wanted) -> Result<Option<SyncReport>> {
+        let Some(workspaces) = self.workspaces(wanted).await? else { return Ok(None) };
+        let report = workspaces.sync_files(wanted.sandbox, Options::default()).await?;
+        self.note_synced(wanted, &workspaces, report.version.as_ref()).await;
+        Ok(Some(report))
+    }
+
+    /// Makes a box run on its volume, to save what is there. What is made anew is not ready for anything else.
+    pub(crate) async fn start_to_save(&self, wanted: &Wanted) -> Result<()> {
+        let id = wanted.sandbox;
+        if self.sandboxes.get(id).await?.state != SandboxState::Stopped {
+            self.note(wanted, READY, Value::Bool(false)).await;
+        }
+        self.sandboxes.start(id).await.map(drop)
+    }
+
+    pub(super) async fn note_synced(
+        &self,
+        wanted: &Wanted,
+        workspaces: &Workspaces,
+        version: Option<&CommitRef>,
+    ) {
+        let mut notes = Map::from_iter([(LAST_SYNCED.to_owned(), json!(self.clock.now().as_second()))]);
+        if let (Some(version), Ok(place)) = (version, workspaces.place(wanted.sandbox)) {
+            notes.insert(LAST_VERSION.to_owned(), json!(version.timestamp));
+            notes.insert(LAST_PLACE.to_owned(), json!(place));
+            // Whose template it was first.
+            let row = self.rows.find(wanted.sandbox).await.ok().flatten();
+            if row.is_some_and(|row| !row.metadata.contains_key(FILES_OF)) {
+                notes.insert(FILES_OF.to_owned(), json!(wanted.template.name));
+            }
+        }
+        self.note_all(wanted, &notes).await;
+    }
+
+    pub(super) async fn note(&self, wanted: &Wanted, key: &str, value: Value) {
+        self.note_all(wanted, &Map::from_iter([(key.to_owned(), value)])).await;
+    }
+
+    /// V6. What cannot be noted is done again.
+    async fn note_all(&self, wanted: &Wanted, notes: &Map<String, Value>) {
+        let merged = self.rows.merge_metadata(wanted.account, wanted.sandbox, notes).await;
+        if let Err(error) = merged {
+            tracing::warn!(sandbox = %wanted.sandbox, ?notes, error = %error.chain(), "it could not be noted");
+        }
+    }
+}

@@ -1,0 +1,123 @@
+//! Who may run a turn, and what is stored of it.
+
+use super::{Turns, answer::Answer};
+use crate::{
+    Result,
+    persist::persist,
+    ports::{
+        Claim,
+        store::{BeginTurn, Lease, NewLease},
+    },
+};
+use seawall_api::{
+    AccountId, ErrorKind, TurnId,
+    conversation::{Conversation, Turn, TurnState},
+};
+use std::{sync::atomic::Ordering, time::Duration};
+
+/// After this time without a sign of life another machine may take a turn over.
+pub(super) const LEASE: Duration = Duration::from_secs(30);
+/// Events of one look.
+const PAGE: u32 = 1000;
+
+/// The right to run a turn: on this machine, and among machines.
+pub(super) struct Held {
+    pub claim: Claim,
+    pub lease: Lease,
+    /// Of a turn that was just begun: its conversation and its prompt. Nothing else is stored of it.
+    pub known: Option<(Conversation, String)>,
+}
+
+fn lease_name(turn: TurnId) -> String {
+    format!("turn {turn}")
+}
+
+/// A turn, and what is stored of it.
+pub(super) struct Found {
+    pub turn: Turn,
+    pub conversation: Conversation,
+    pub answer: Answer,
+    pub prompt: String,
+}
+
+impl Turns {
+    /// Claimed before anybody can know of it, and with its lease from its first moment on: what is stored of it then
+    /// is what was just said, and need not be read.
+    pub(super) async fn hold_new(
+        &self,
+        begin: &mut BeginTurn,
+        conversation: &Conversation,
+    ) -> Result<Option<Held>> {
+        let Some(claim) = self.claim(begin.id).await? else { return Ok(None) };
+        let new = NewLease { name: lease_name(begin.id), holder: self.inner.node.clone(), time: LEASE };
+        let lease = Lease { name: new.name.clone(), holder: new.holder.clone(), epoch: 1 };
+        begin.lease = Some(new);
+        let known = Some((conversation.clone(), begin.prompt.body.clone()));
+        Ok(Some(Held { claim, lease, known }))
+    }
+
+    /// None: somebody else has it.
+    pub(super) async fn held(&self, id: TurnId, held: Option<Held>) -> Result<Option<Held>> {
+        if held.is_some() {
+            self.live(id).runs.store(true, Ordering::Relaxed);
+            return Ok(held);
+        }
+        let Some(claim) = self.claim(id).await? else { return Ok(None) };
+        self.live(id).runs.store(true, Ordering::Relaxed);
+        let (leases, name) = (&self.inner.stores.leases, lease_name(id));
+        match persist(|| leases.acquire_soon(&name, &self.inner.node, LEASE)).await? {
+            Some(lease) => Ok(Some(Held { claim, lease, known: None })),
+            None => {
+                self.live(id).runs.store(false, Ordering::Relaxed);
+                Ok(None)
+            }
+        }
+    }
+
+    /// None: it is over.
+    pub(super) async fn found(&self, account: AccountId, id: TurnId) -> Result<Option<Found>> {
+        let stores = &self.inner.stores;
+        let turn = stores.turns.get(account, id).await?;
+        if turn.state != TurnState::Running {
+            return Ok(None);
+        }
+        let (conversation, answer, prompt) = tokio::try_join!(
+            stores.conversations.get(account, turn.conversation_id),
+            self.folded(account, id),
+            self.prompt(account, &turn),
+        )?;
+        Ok(Some(Found { turn, conversation, answer, prompt }))
+    }
+
+    /// What the events so far come to.
+    pub(super) async fn folded(&self, account: AccountId, id: TurnId) -> Result<Answer> {
+        let (mut answer, mut from) = (Answer::default(), 0);
+        loop {
+            let events = self.inner.stores.turns.events(account, id, from, PAGE).await?;
+            for event in &events {
+                from = event.number + 1;
+                match serde_json::from_slice(&event.data) {
+                    Ok(event) => answer.apply(&event),
+                    Err(error) => {
+                        tracing::warn!(turn = %id, number = event.number, %error, "an event is damaged")
+                    }
+                }
+            }
+            if events.len() < PAGE as usize {
+                return Ok(answer);
+            }
+        }
+    }
+
+    /// It may still be on its way to its store.
+    async fn prompt(&self, account: AccountId, turn: &Turn) -> Result<String> {
+        let messages = &self.inner.stores.messages;
+        match messages.get(account, turn.conversation_id, turn.prompt_id).await {
+            Err(error) if error.kind() == ErrorKind::NotFound => {
+                self.inner.courier.round().await?;
+                Ok(messages.get(account, turn.conversation_id, turn.prompt_id).await?.body)
+            }
+            found => Ok(found?.body),
+        }
+    }
+}
