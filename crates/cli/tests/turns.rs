@@ -11,7 +11,7 @@ use std::{
     path::Path,
     process::{Child, Command, Output, Stdio},
 };
-use world::{World, eventually, stderr, stdout};
+use world::{World, eventually, stderr, stdout, waits_at};
 
 struct Chat {
     world: World,
@@ -103,8 +103,10 @@ fn guest_of(world: &World, sandbox: &str) -> String {
     world.json(["inspect", sandbox])["pid"].to_string()
 }
 
-/// Lines that come slowly, each with a file.
-const SLOW: &str = "for i in 1 2 3 4 5 6 7 8; do echo line $i; echo $i > f$i; sleep 0.2; done";
+/// Eight lines, each with a file; at these it waits.
+fn slow(stops: &[u32]) -> String {
+    format!("for i in 1 2 3 4 5 6 7 8; do echo line $i; echo $i > f$i; {}; done", waits_at(stops))
+}
 
 fn slow_lines(count: usize) -> String {
     (1..=count).map(|number| format!("line {number}\n")).collect()
@@ -147,10 +149,11 @@ fn s6_a_turn_makes_a_version() {
 #[test]
 fn h6_a_hang_up_ends_only_the_view() {
     let chat = Chat::new();
-    let mut view = chat.begin(SLOW);
+    let mut view = chat.begin(&slow(&[3]));
     chat.reached("f3");
     view.kill().unwrap();
     view.wait().unwrap();
+    chat.world.go(&chat.sandbox(), 3);
     eventually("the turn ends by itself", || chat.messages().len() == 2).unwrap();
     assert_eq!(chat.messages()[1].1, slow_lines(8));
     // Who comes later sees all of it.
@@ -160,11 +163,12 @@ fn h6_a_hang_up_ends_only_the_view() {
 #[test]
 fn m2_a_killed_server_goes_on_where_it_was() {
     let chat = Chat::new();
-    let view = chat.begin(SLOW);
+    let view = chat.begin(&slow(&[3]));
     chat.reached("f3");
     chat.kill_runner();
     // Any command on the data folder takes it up.
     chat.world.ok(["ls"]);
+    chat.world.go(&chat.sandbox(), 3);
     let seen = events(view);
     assert_eq!(text(&seen), slow_lines(8));
     let ended = seen.last().unwrap();
@@ -176,12 +180,13 @@ fn m2_a_killed_server_goes_on_where_it_was() {
 #[test]
 fn m2_killed_again_and_again_it_still_ends_once() {
     let chat = Chat::new();
-    let view = chat.begin(SLOW);
-    for file in ["f2", "f4", "f6"] {
-        chat.reached(file);
+    let view = chat.begin(&slow(&[2, 4, 6]));
+    for number in [2, 4, 6] {
+        chat.reached(&format!("f{number}"));
         if let Some(runner) = chat.runner() {
             assert!(Command::new("kill").args(["-9", &runner]).status().unwrap().success());
         }
+        chat.world.go(&chat.sandbox(), number);
     }
     eventually("it ends", || {
         chat.world.ok(["ls"]);
@@ -195,7 +200,7 @@ fn m2_killed_again_and_again_it_still_ends_once() {
 #[test]
 fn c3_with_the_box_gone_a_turn_is_interrupted_and_its_files_are_saved() {
     let chat = Chat::new();
-    let view = chat.begin(SLOW);
+    let view = chat.begin(&slow(&[3]));
     chat.reached("f3");
     let guest = guest_of(&chat.world, &chat.sandbox());
     // The server first, so that nobody sees the box go.
@@ -226,7 +231,7 @@ fn is_alive(pid: &str) -> bool {
 #[test]
 fn h6_a_sandbox_killed_in_mid_stream_interrupts_the_turn() {
     let chat = Chat::new();
-    let view = chat.begin(SLOW);
+    let view = chat.begin(&slow(&[3]));
     chat.reached("f3");
     let guest = guest_of(&chat.world, &chat.sandbox());
     assert!(Command::new("kill").args(["-9", &guest]).status().unwrap().success());
@@ -240,10 +245,11 @@ fn h6_a_sandbox_killed_in_mid_stream_interrupts_the_turn() {
 #[test]
 fn c8_a_second_turn_is_refused_or_waits() {
     let chat = Chat::new();
-    let view = chat.begin("touch began; sleep 1; echo first");
+    let view = chat.begin(&format!("touch began; i=1; {}; sleep 1; echo first", waits_at(&[1])));
     chat.reached("began");
     let refused = chat.say("echo second");
     assert!(!refused.status.success() && stderr(&refused).contains("runs"), "{}", stderr(&refused));
+    chat.world.go(&chat.sandbox(), 1);
     let waited = chat.world.ok(["chat", "-c", &chat.conversation, "--wait", "20s", "echo second"]);
     assert_eq!(waited, "second\n");
     assert_eq!(text(&events(view)), "first\n");
@@ -437,13 +443,16 @@ fn v2_a_sandbox_whose_template_is_gone_can_be_removed() {
 fn h2_a_hook_that_outlives_its_server_runs_once() {
     let chat = Chat::new();
     std::fs::create_dir(chat.world.data().join("templates")).unwrap();
-    let template = "[[hooks.cold_start]]\nrun = \"echo begun >> cold; sleep 3; echo ended >> cold\"\n\
-        [[hooks.stream_finish]]\nrun = \"\"\"echo finish >> cold; sleep 3\n\
-        echo '{\\\"input_tokens\\\": 7}' > $SEAWALL_USAGE\"\"\"\n";
+    let template = format!(
+        "[[hooks.cold_start]]\nrun = \"i=1; echo begun >> cold; {wait}; echo ended >> cold\"\n\
+        [[hooks.stream_finish]]\nrun = \"\"\"i=2; echo finish >> cold; {wait}\n\
+        echo '{{\\\"input_tokens\\\": 7}}' > $SEAWALL_USAGE\"\"\"\n",
+        wait = waits_at(&[1, 2])
+    );
     std::fs::write(chat.world.data().join("templates/mine.toml"), template).unwrap();
     let args = ["--json", "chat", "-c", &chat.conversation, "-t", "mine", "cat cold"];
     let child = chat.world.command().args(args).stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
-    for line in ["begun", "finish"] {
+    for (number, line) in [(1, "begun"), (2, "finish")] {
         let volumes = chat.world.data().join("native/volumes");
         eventually(line, || {
             let folders = std::fs::read_dir(&volumes).into_iter().flatten().flatten();
@@ -454,6 +463,9 @@ fn h2_a_hook_that_outlives_its_server_runs_once() {
         chat.kill_runner();
         // Whoever comes next takes it up.
         chat.world.ok(["conversations"]);
+        // A conversation has no sandbox before its cold start is over.
+        let sandbox = std::fs::read_dir(&volumes).unwrap().flatten().next().unwrap().file_name();
+        chat.world.go(&sandbox.to_string_lossy(), number);
     }
     assert_eq!(text(&events(child)), "begun\nended\n");
     assert_eq!(chat.answer("cat cold"), "begun\nended\nfinish\n");

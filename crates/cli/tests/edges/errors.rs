@@ -201,7 +201,7 @@ fn k6_a_call_that_runs_is_not_begun_again() {
     let ask = server
         .ask("POST", &format!("/sandboxes/{id}/exec"))
         .header("idempotency-key", "slow")
-        .json(&json!({ "command": "echo ran >> /work/runs; sleep 3; echo done" }));
+        .json(&json!({ "command": "echo ran >> /work/runs; until [ -e /work/go ]; do sleep 0.05; done; echo done" }));
     let first = {
         let ask = ask.clone();
         std::thread::spawn(move || ask.send())
@@ -211,6 +211,7 @@ fn k6_a_call_that_runs_is_not_begun_again() {
     let second = ask.send();
     second.refused(409, "idempotency_running");
     assert_eq!(second.header("retry-after"), Some("1"));
+    server.run(&id, "touch /work/go");
     let first = first.join().unwrap().is(200);
     let third = ask.send().is(200);
     assert_eq!(third.header("idempotent-replayed"), Some("true"));

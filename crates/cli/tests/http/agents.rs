@@ -62,7 +62,7 @@ fn m2_http_a_killed_server_loses_nothing_of_claude_codes_answer() {
     let usage = json!({"input_tokens": 1000, "cache_read_input_tokens": 3, "output_tokens": 40});
     let words: Vec<String> = (0..12).map(|number| format!("word{number} ")).collect();
     let models = StandIn::start(&json!([
-        {"command": "for i in 1 2 3 4 5 6; do echo $i; sleep 0.5; done; echo made > /work/made.txt", "usage": usage},
+        {"command": "until [ -e /work/go1 ]; do sleep 0.1; done; echo made > /work/made.txt", "usage": usage},
         {"slow_text": words, "pause": 0.05, "usage": usage},
     ]));
     let settings = format!(
@@ -78,6 +78,7 @@ fn m2_http_a_killed_server_loses_nothing_of_claude_codes_answer() {
     served.kill();
     assert!(!view.rest(), "{:?}", view.seen);
     served.start();
+    served.world.go(&view.id("sandbox_id"), 1);
     view.come_back(&served);
     let used = json!({"input_tokens": 2000, "output_tokens": 80, "cache_tokens": 6});
     view.follow_to_the_end();

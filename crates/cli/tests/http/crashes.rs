@@ -2,12 +2,13 @@
 
 use crate::{
     client::{ANY, Followed, auto},
-    served::{Served, counting, kill, numbers},
+    served::{Served, counting, kill, numbers, within},
 };
 use serde_json::json;
 
-/// Lines that come slowly, each with a file.
-const SLOW: &str = "for i in 1 2 3 4 5 6 7 8 9 10; do echo $i > f$i; echo $i; sleep 0.2; done";
+/// Lines with a file each; after some of them it goes on for longer than anybody waits.
+const SLOW: &str =
+    "for i in 1 2 3 4 5 6 7 8 9 10; do echo $i > f$i; echo $i; if [ $i = 5 ]; then sleep 600; fi; done";
 
 /// Every byte of the answer is there, once, and so is what was counted.
 fn is_whole(served: &Served, view: &Followed, text: &str) {
@@ -27,10 +28,11 @@ fn is_whole(served: &Served, view: &Followed, text: &str) {
 #[test]
 fn m2_http_a_killed_server_goes_on_where_it_was() {
     let mut served = Served::new();
-    let mut view = served.turn(ANY, &counting(300));
+    let mut view = served.turn(ANY, &counting(300, &[30, 150]));
     for number in [30, 150] {
         view.until_said(&format!("\n{number}\n"));
         served.kill();
+        served.world.go(&view.id("sandbox_id"), number);
         assert!(!view.rest(), "a turn ended without a server: {:?}", view.seen.last());
         served.start();
         view.come_back(&served);
@@ -44,10 +46,12 @@ fn m2_http_a_killed_server_goes_on_where_it_was() {
 #[test]
 fn m2_http_what_a_box_says_while_there_is_no_server_is_not_lost() {
     let mut served = Served::new();
-    let mut view = served.turn(ANY, &counting(100));
+    let mut view = served.turn(ANY, &format!("{}; touch done", counting(100, &[5])));
     view.until_said("\n5\n");
     served.kill();
-    std::thread::sleep(std::time::Duration::from_secs(3));
+    let sandbox = view.id("sandbox_id");
+    served.world.go(&sandbox, 5);
+    within(60, "the command ends", || served.world.workspace(&sandbox).join("done").exists());
     served.start();
     view.rest();
     view.come_back(&served);
@@ -102,9 +106,10 @@ fn h6_http_a_sandbox_killed_in_mid_stream_interrupts_the_turn() {
 fn m2_http_a_server_that_is_asked_to_go_down_loses_nothing() {
     for grace in [20, 0] {
         let mut served = Served::with(&format!("[server]\nshutdown_grace_seconds = {grace}\n"), &[]);
-        let mut view = served.turn(ANY, &counting(150));
+        let mut view = served.turn(ANY, &counting(150, &[20]));
         view.until_said("\n20\n");
         served.terminate();
+        served.world.go(&view.id("sandbox_id"), 20);
         assert!(!view.rest(), "the stream went on: {:?}", view.seen.last());
         if grace > 0 {
             let told = view.comments().last().cloned().unwrap_or_default();

@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 const IDLE: &str = "[sandboxes]\nidle_timeout = \"2s\"\n";
 
 /// Between rounds of the server there are ten seconds, between tries to push five or more.
-const ROUNDS: u64 = 30;
+const ROUNDS: u64 = 90;
 
 #[test]
 fn c3_http_a_sandbox_that_was_ended_is_gone_until_the_next_turn_makes_it_anew() {
@@ -103,10 +103,10 @@ fn t5_http_a_sandbox_whose_lifetime_is_over_is_saved_stopped_and_revived() {
     let served = Served::with("[sandboxes]\nmax_lifetime = \"4s\"\n", &[]);
     let sandbox = served.make_sandbox();
     served.exec(&sandbox, "echo kept > file");
-    within(10, "it is stopped", || served.ended_by(&sandbox, "max_lifetime"));
+    within(60, "it is stopped", || served.ended_by(&sandbox, "max_lifetime"));
     within(ROUNDS, "its files are saved", || served.versions(&sandbox) == 1);
     // It ran for that.
-    within(10, "it is stopped again", || served.ended_by(&sandbox, "max_lifetime"));
+    within(60, "it is stopped again", || served.ended_by(&sandbox, "max_lifetime"));
     assert_eq!(served.exec(&sandbox, "cat file"), "kept\n");
 }
 
@@ -117,12 +117,12 @@ fn t5_http_without_a_server_a_box_ends_by_itself_and_the_next_server_saves_its_f
     served.exec(&sandbox, "echo kept > file");
     served.kill();
     // Its guest relies on the server for half a minute.
-    within(45, "the box ends by itself", || {
+    within(90, "the box ends by itself", || {
         let now = served.listed(&sandbox);
         now["state"] == "stopped" && now["reason"] == "idle"
     });
     served.start();
     within(ROUNDS, "its files are saved", || served.versions(&sandbox) == 1);
-    within(10, "it is stopped again", || served.ended_by(&sandbox, "idle"));
+    within(60, "it is stopped again", || served.ended_by(&sandbox, "idle"));
     assert_eq!(served.exec(&sandbox, "cat file"), "kept\n");
 }

@@ -88,13 +88,14 @@ fn m3_http_a_full_disk_loses_nothing_and_counts_nothing_twice() {
     // Dropped before the disk is.
     let served = Served::on(world);
     let conversation = ConversationId::generate().to_string();
-    let mut view = served.turn(&auto(&conversation), &format!("echo kept > file; {}", counting(200)));
+    let mut view = served.turn(&auto(&conversation), &format!("echo kept > file; {}", counting(200, &[10])));
     view.until_said("\n10\n");
     let filler = disk.fill();
     // M2: what cannot be stored is refused. What is there can be seen, also now.
     let refused = refused_prompt(&served);
     assert_eq!((&refused["retryable"], &refused["code"]), (&json!(true), &json!("unavailable")), "{refused}");
     assert_eq!(served.get(&view.place())["state"], "running");
+    served.world.go(&view.id("sandbox_id"), 10);
     sleep(Duration::from_secs(1));
     std::fs::remove_file(filler).unwrap();
     // The stream was silent meanwhile, and goes on.
@@ -103,7 +104,7 @@ fn m3_http_a_full_disk_loses_nothing_and_counts_nothing_twice() {
     assert_eq!(view.ended()["stats"]["messages_exchanged"], 2);
     assert_eq!(served.messages(&conversation)[1].1, numbers(200));
     let sandbox = view.id("sandbox_id");
-    within(30, "its files are saved", || served.sandbox(&sandbox)["unsynced"].is_null());
+    within(60, "its files are saved", || served.sandbox(&sandbox)["unsynced"].is_null());
     assert_eq!(served.said(&conversation, "cat file"), "kept\n");
     assert_eq!(served.stats(&conversation)["messages_exchanged"], 4);
     assert!(served.world.ok(["db", "check"]).starts_with("all agrees"));
@@ -112,7 +113,7 @@ fn m3_http_a_full_disk_loses_nothing_and_counts_nothing_twice() {
 /// What a prompt gets that cannot be stored. What was begun before the disk was full may still succeed.
 fn refused_prompt(served: &Served) -> Value {
     let mut problem = Value::Null;
-    within(10, "a prompt is refused", || {
+    within(60, "a prompt is refused", || {
         let ask = served.ask("POST", &format!("{ANY}?stream=false")).json(&json!({"prompt": "true"}));
         let answer = served.send(&ask);
         let refused = answer.status == 503;
@@ -158,10 +159,11 @@ fn m3_http_a_database_that_goes_and_comes_back_ends_no_stream() {
     };
     let served = Served::with(&format!("[database]\nurl = \"{}\"\n", postgres.url), &[]);
     let conversation = ConversationId::generate().to_string();
-    let mut view = served.turn(&auto(&conversation), &counting(300));
+    let mut view = served.turn(&auto(&conversation), &counting(300, &[20, 150]));
     for (how, number) in [("stop", 20), ("kill", 150)] {
         view.until_said(&format!("\n{number}\n"));
         postgres.run(how).unwrap();
+        served.world.go(&view.id("sandbox_id"), number);
         sleep(Duration::from_millis(500));
         postgres.run("start").unwrap();
     }

@@ -1,6 +1,9 @@
 //! `seawall serve` on a data folder of its own: started, killed, started again. All is gone at the end of the test.
 
-use super::{client::Client, world::World};
+use super::{
+    client::Client,
+    world::{World, waits_at},
+};
 use serde_json::Value;
 use std::{
     fs::File,
@@ -93,7 +96,7 @@ impl Served {
         pids.extend_from_slice(others);
         kill("-9", &pids);
         child.wait().unwrap();
-        within(10, "they are gone", || !others.iter().any(|pid| is_alive(pid)));
+        within(60, "they are gone", || !others.iter().any(|pid| is_alive(pid)));
     }
 
     /// Asks it to go down.
@@ -191,9 +194,13 @@ pub fn skip(test: &str, why: &str) {
     let _ = writeln!(std::io::stderr(), "skipped http_turns::{test}: {why}");
 }
 
-/// A command that prints the numbers up to this one, slowly.
-pub fn counting(count: u32) -> String {
-    format!("i=0; while [ $i -lt {count} ]; do i=$((i+1)); echo $i; sleep 0.01; done")
+/// A command that prints the numbers up to this one, slowly, and at these waits until it [may go on](World::go).
+pub fn counting(count: u32, stops: &[u32]) -> String {
+    let wait = match stops {
+        [] => String::new(),
+        stops => format!("{};", waits_at(stops)),
+    };
+    format!("i=0; while [ $i -lt {count} ]; do i=$((i+1)); echo $i; {wait} sleep 0.01; done")
 }
 
 /// What it prints.

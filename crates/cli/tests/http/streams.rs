@@ -88,11 +88,12 @@ fn c2_http_another_sandbox_is_a_mismatch_unless_relinked() {
 #[test]
 fn h6_http_a_hang_up_ends_only_the_view() {
     let served = Served::new();
-    let mut view = served.turn(ANY, &counting(150));
+    let mut view = served.turn(ANY, &counting(150, &[10]));
     view.until_said("\n10\n");
     view.hang_up();
+    served.world.go(&view.id("sandbox_id"), 10);
     let place = view.place();
-    within(15, "the turn ends by itself", || served.get(&place)["state"] == "completed");
+    within(60, "the turn ends by itself", || served.get(&place)["state"] == "completed");
     assert_eq!(served.messages(&view.id("conversation_id"))[1].1, numbers(150));
     view.come_back(&served);
     view.follow_to_the_end();
@@ -106,10 +107,11 @@ fn h6_http_a_hang_up_ends_only_the_view() {
 #[test]
 fn h6_http_a_client_that_hangs_up_again_and_again_misses_nothing() {
     let served = Served::new();
-    let mut view = served.turn(ANY, &counting(200));
+    let mut view = served.turn(ANY, &counting(200, &[10, 60, 110, 160]));
     for number in [10, 60, 110, 160] {
         view.until_said(&format!("\n{number}\n"));
         view.hang_up();
+        served.world.go(&view.id("sandbox_id"), number);
         view.come_back(&served);
     }
     view.follow_to_the_end();

@@ -3,6 +3,7 @@
 use crate::{
     client::{ANY, Followed, auto},
     served::{Served, within},
+    world::waits_at,
 };
 use seawall_api::ConversationId;
 use serde_json::{Value, json};
@@ -86,10 +87,11 @@ fn c5_http_a_deleted_conversation_takes_its_sandbox_along_where_that_is_wanted()
 #[test]
 fn c5_http_a_configured_default_terminates_and_a_running_turn_is_left_alone() {
     let served = Served::with("[conversations]\ndelete_terminates_sandbox = true\n", &[]);
-    let mut view = served.turn(ANY, "echo said; sleep 2");
+    let mut view = served.turn(ANY, &format!("echo said; i=1; {}", waits_at(&[1])));
     view.until_said("said\n");
     let path = format!("/conversations/{}", view.id("conversation_id"));
     assert_eq!(served.call("DELETE", &path, &Value::Null).0, 409);
+    served.world.go(&view.id("sandbox_id"), 1);
     assert_eq!(view.follow_to_the_end(), "completed");
     assert_eq!(served.call("DELETE", &path, &Value::Null).0, 204);
     assert_eq!(served.sandbox(&view.id("sandbox_id"))["state"], "terminated");
@@ -117,7 +119,8 @@ fn c6_http_the_older_route_makes_a_conversation_for_its_sandbox() {
 fn c8_http_a_second_turn_is_refused_or_waits() {
     let served = Served::new();
     let conversation = ConversationId::generate().to_string();
-    let mut first = served.turn(&auto(&conversation), "echo began; sleep 2; echo first");
+    let first = format!("echo began; i=1; {}; sleep 1; echo first", waits_at(&[1]));
+    let mut first = served.turn(&auto(&conversation), &first);
     first.until_said("began\n");
     let second = json!({"prompt": "echo second"});
     let same_sandbox = format!("/conversations/new/sandbox/{}", first.id("sandbox_id"));
@@ -126,6 +129,7 @@ fn c8_http_a_second_turn_is_refused_or_waits() {
         assert!(status == 409 && problem["detail"].as_str().unwrap().contains("runs"), "{status} {problem}");
     }
     assert_eq!(served.get(&first.place())["state"], "running");
+    served.world.go(&first.id("sandbox_id"), 1);
     let mut waited = served.turn_with(&format!("{}?wait=20", auto(&conversation)), &second);
     assert_eq!(waited.follow_to_the_end(), "completed");
     assert_eq!(waited.text(), "second\n");
@@ -169,7 +173,7 @@ fn k6_http_whoever_hangs_up_before_the_answer_finds_it_again() {
         let ask = ask.json(&json!({"prompt": "echo ran >> log; cat log"}));
         ask.send_and_leave(&served.address).unwrap();
         let mut answer = served.send(&ask);
-        within(10, "the first call is done", || {
+        within(60, "the first call is done", || {
             if answer.status == 409 {
                 answer = served.send(&ask);
             }
