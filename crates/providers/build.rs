@@ -56,7 +56,8 @@ fn build(out: &Path) -> Result<PathBuf, Box<dyn Error>> {
         "Cargo.toml",
         "Cargo.lock",
     ] {
-        println!("cargo::rerun-if-changed={}", workspace.join(part).display());
+        // Relative to this package: checkouts that share a target folder must not take each other's guest.
+        println!("cargo::rerun-if-changed=../../{part}");
     }
     let target_dir = out.join("guest-target");
     let mut cargo = Command::new(env::var("CARGO")?);
