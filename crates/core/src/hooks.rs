@@ -304,14 +304,25 @@ impl Hooks {
         });
     }
 
-    /// Without a turn it may run again, when it is asked for again; but not beside itself.
+    /// Without a turn it may run again, when it is asked for again; but not beside itself. Two who ask at once see the
+    /// same list, and so come to the same id: a start of one that is there already is none.
     async fn process_of(&self, context: &HookContext, kind: HookKind, number: usize) -> Result<ProcessId> {
         if let Some(process) = named(context, kind, number)? {
             return Ok(process);
         }
         let (tag, all) = (tag(kind, number), self.sandboxes.guest(context.sandbox).await?.processes().await?);
-        let running = all.into_iter().find(|info| info.exit.is_none() && info.tag.as_ref() == Some(&tag));
-        Ok(running.map_or_else(ProcessId::generate, |info| info.process))
+        let running = all.iter().find(|info| info.exit.is_none() && info.tag.as_ref() == Some(&tag));
+        if let Some(running) = running {
+            return Ok(running.process);
+        }
+        // Those that ended are listed too, so one more than they are is free.
+        for time in 0..=all.len() {
+            let process = id_of(&format!("{} {tag} {time}", context.sandbox))?;
+            if !all.iter().any(|info| info.process == process) {
+                return Ok(process);
+            }
+        }
+        Ok(ProcessId::generate())
     }
 
     /// In the sandbox, with what it is about in its environment.
@@ -377,9 +388,13 @@ fn tag(kind: HookKind, number: usize) -> String {
 /// Of a turn the same each time: whoever takes it up after a crash finds what was begun before.
 fn named(context: &HookContext, kind: HookKind, number: usize) -> Result<Option<ProcessId>> {
     let Some(turn) = context.turn else { return Ok(None) };
-    let hash = Sha256::digest(format!("{turn} {} {number}", kind.as_str()));
-    let name: String = hash.iter().take(16).map(|byte| format!("{byte:02x}")).collect();
-    name.parse().map(Some).map_err(|error| Error::internal("a hook without an id").with_source(error))
+    id_of(&format!("{turn} {} {number}", kind.as_str())).map(Some)
+}
+
+fn id_of(name: &str) -> Result<ProcessId> {
+    let hash = Sha256::digest(name);
+    let id: String = hash.iter().take(16).map(|byte| format!("{byte:02x}")).collect();
+    id.parse().map_err(|error| Error::internal("a hook without an id").with_source(error))
 }
 
 /// As the account's people may see it: of a webhook the server alone, since addresses may be secrets.
