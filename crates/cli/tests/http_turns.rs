@@ -5,6 +5,8 @@
 
 #[path = "http/client.rs"]
 mod client;
+#[path = "cli/gates.rs"]
+mod gates;
 #[path = "http/http.rs"]
 mod http;
 #[path = "http/served.rs"]

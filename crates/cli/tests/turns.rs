@@ -2,16 +2,19 @@
 
 #![allow(clippy::unwrap_used)] // Helpers beside the tests are tests too.
 
+#[path = "cli/gates.rs"]
+mod gates;
 #[path = "cli/world.rs"]
 #[allow(dead_code)] // Other tests use more of it.
 mod world;
 
+use gates::{go, waits_at};
 use serde_json::{Value, json};
 use std::{
     path::Path,
     process::{Child, Command, Output, Stdio},
 };
-use world::{World, eventually, stderr, stdout, waits_at};
+use world::{World, eventually, stderr, stdout};
 
 struct Chat {
     world: World,
@@ -153,7 +156,7 @@ fn h6_a_hang_up_ends_only_the_view() {
     chat.reached("f3");
     view.kill().unwrap();
     view.wait().unwrap();
-    chat.world.go(&chat.sandbox(), 3);
+    go(&chat.world, &chat.sandbox(), 3);
     eventually("the turn ends by itself", || chat.messages().len() == 2).unwrap();
     assert_eq!(chat.messages()[1].1, slow_lines(8));
     // Who comes later sees all of it.
@@ -168,7 +171,7 @@ fn m2_a_killed_server_goes_on_where_it_was() {
     chat.kill_runner();
     // Any command on the data folder takes it up.
     chat.world.ok(["ls"]);
-    chat.world.go(&chat.sandbox(), 3);
+    go(&chat.world, &chat.sandbox(), 3);
     let seen = events(view);
     assert_eq!(text(&seen), slow_lines(8));
     let ended = seen.last().unwrap();
@@ -186,7 +189,7 @@ fn m2_killed_again_and_again_it_still_ends_once() {
         if let Some(runner) = chat.runner() {
             assert!(Command::new("kill").args(["-9", &runner]).status().unwrap().success());
         }
-        chat.world.go(&chat.sandbox(), number);
+        go(&chat.world, &chat.sandbox(), number);
     }
     eventually("it ends", || {
         chat.world.ok(["ls"]);
@@ -249,7 +252,7 @@ fn c8_a_second_turn_is_refused_or_waits() {
     chat.reached("began");
     let refused = chat.say("echo second");
     assert!(!refused.status.success() && stderr(&refused).contains("runs"), "{}", stderr(&refused));
-    chat.world.go(&chat.sandbox(), 1);
+    go(&chat.world, &chat.sandbox(), 1);
     let waited = chat.world.ok(["chat", "-c", &chat.conversation, "--wait", "20s", "echo second"]);
     assert_eq!(waited, "second\n");
     assert_eq!(text(&events(view)), "first\n");
@@ -465,7 +468,7 @@ fn h2_a_hook_that_outlives_its_server_runs_once() {
         chat.world.ok(["conversations"]);
         // A conversation has no sandbox before its cold start is over.
         let sandbox = std::fs::read_dir(&volumes).unwrap().flatten().next().unwrap().file_name();
-        chat.world.go(&sandbox.to_string_lossy(), number);
+        go(&chat.world, &sandbox.to_string_lossy(), number);
     }
     assert_eq!(text(&events(child)), "begun\nended\n");
     assert_eq!(chat.answer("cat cold"), "begun\nended\nfinish\n");

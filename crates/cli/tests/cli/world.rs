@@ -3,7 +3,7 @@
 use anyhow::{Result, ensure};
 use std::{
     ffi::OsStr,
-    path::{Path, PathBuf},
+    path::Path,
     process::{Command, Output, Stdio},
     time::{Duration, Instant},
 };
@@ -63,17 +63,6 @@ impl World {
         serde_json::from_str(&text).unwrap_or_else(|error| panic!("{error} in {text}"))
     }
 
-    /// Lets a command go on that [waits](waits_at). Past every server and every command, since each of them may take turns up.
-    pub fn go(&self, sandbox: &str, number: u32) {
-        std::fs::write(self.workspace(sandbox).join(format!("go{number}")), "").unwrap();
-    }
-
-    /// The files of a sandbox, as the machine has them.
-    pub fn workspace(&self, sandbox: &str) -> PathBuf {
-        let of = |provider| self.data().join(provider).join("volumes").join(sandbox).join("work");
-        ["native", "local"].map(of).into_iter().find(|path| path.is_dir()).unwrap()
-    }
-
     /// Nothing of the sandboxes is left, neither records nor boxes.
     pub fn is_empty(&self) -> bool {
         self.ok(["ls", "-q"]).is_empty()
@@ -97,12 +86,6 @@ pub fn stdout(output: &Output) -> String {
 
 pub fn stderr(output: &Output) -> String {
     String::from_utf8_lossy(&output.stderr).into_owned()
-}
-
-/// A part of a shell's loop: at these numbers it waits until [`World::go`] lets it go on.
-pub fn waits_at(numbers: &[u32]) -> String {
-    let numbers: Vec<String> = numbers.iter().map(u32::to_string).collect();
-    format!("case $i in {}) until [ -e go$i ]; do sleep 0.02; done;; esac", numbers.join("|"))
 }
 
 /// How many processes of this machine have this text as an argument.

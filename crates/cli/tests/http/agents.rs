@@ -1,7 +1,10 @@
 //! Claude Code over HTTP, in a native sandbox without a network, against a stand-in for its model's API. Without the
 //! program the test is skipped by name.
 
-use crate::served::{Served, skip};
+use crate::{
+    gates::go,
+    served::{Served, skip},
+};
 use seawall_api::ConversationId;
 use serde_json::{Value, json};
 use std::{
@@ -78,7 +81,7 @@ fn m2_http_a_killed_server_loses_nothing_of_claude_codes_answer() {
     served.kill();
     assert!(!view.rest(), "{:?}", view.seen);
     served.start();
-    served.world.go(&view.id("sandbox_id"), 1);
+    go(&served.world, &view.id("sandbox_id"), 1);
     view.come_back(&served);
     let used = json!({"input_tokens": 2000, "output_tokens": 80, "cache_tokens": 6});
     view.follow_to_the_end();

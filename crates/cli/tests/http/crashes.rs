@@ -2,6 +2,7 @@
 
 use crate::{
     client::{ANY, Followed, auto},
+    gates::{go, workspace},
     served::{Served, counting, kill, numbers, within},
 };
 use serde_json::json;
@@ -32,7 +33,7 @@ fn m2_http_a_killed_server_goes_on_where_it_was() {
     for number in [30, 150] {
         view.until_said(&format!("\n{number}\n"));
         served.kill();
-        served.world.go(&view.id("sandbox_id"), number);
+        go(&served.world, &view.id("sandbox_id"), number);
         assert!(!view.rest(), "a turn ended without a server: {:?}", view.seen.last());
         served.start();
         view.come_back(&served);
@@ -50,8 +51,8 @@ fn m2_http_what_a_box_says_while_there_is_no_server_is_not_lost() {
     view.until_said("\n5\n");
     served.kill();
     let sandbox = view.id("sandbox_id");
-    served.world.go(&sandbox, 5);
-    within(60, "the command ends", || served.world.workspace(&sandbox).join("done").exists());
+    go(&served.world, &sandbox, 5);
+    within(60, "the command ends", || workspace(&served.world, &sandbox).join("done").exists());
     served.start();
     view.rest();
     view.come_back(&served);
@@ -109,7 +110,7 @@ fn m2_http_a_server_that_is_asked_to_go_down_loses_nothing() {
         let mut view = served.turn(ANY, &counting(150, &[20]));
         view.until_said("\n20\n");
         served.terminate();
-        served.world.go(&view.id("sandbox_id"), 20);
+        go(&served.world, &view.id("sandbox_id"), 20);
         assert!(!view.rest(), "the stream went on: {:?}", view.seen.last());
         if grace > 0 {
             let told = view.comments().last().cloned().unwrap_or_default();

@@ -2,6 +2,7 @@
 
 use crate::{
     client::{ANY, auto},
+    gates::go,
     served::{Served, counting, numbers, skip, within},
     world::World,
 };
@@ -95,7 +96,7 @@ fn m3_http_a_full_disk_loses_nothing_and_counts_nothing_twice() {
     let refused = refused_prompt(&served);
     assert_eq!((&refused["retryable"], &refused["code"]), (&json!(true), &json!("unavailable")), "{refused}");
     assert_eq!(served.get(&view.place())["state"], "running");
-    served.world.go(&view.id("sandbox_id"), 10);
+    go(&served.world, &view.id("sandbox_id"), 10);
     sleep(Duration::from_secs(1));
     std::fs::remove_file(filler).unwrap();
     // The stream was silent meanwhile, and goes on.
@@ -163,7 +164,7 @@ fn m3_http_a_database_that_goes_and_comes_back_ends_no_stream() {
     for (how, number) in [("stop", 20), ("kill", 150)] {
         view.until_said(&format!("\n{number}\n"));
         postgres.run(how).unwrap();
-        served.world.go(&view.id("sandbox_id"), number);
+        go(&served.world, &view.id("sandbox_id"), number);
         sleep(Duration::from_millis(500));
         postgres.run("start").unwrap();
     }

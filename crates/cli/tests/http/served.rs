@@ -1,9 +1,6 @@
 //! `seawall serve` on a data folder of its own: started, killed, started again. All is gone at the end of the test.
 
-use super::{
-    client::Client,
-    world::{World, waits_at},
-};
+use super::{client::Client, gates::waits_at, world::World};
 use serde_json::Value;
 use std::{
     fs::File,
@@ -194,7 +191,7 @@ pub fn skip(test: &str, why: &str) {
     let _ = writeln!(std::io::stderr(), "skipped http_turns::{test}: {why}");
 }
 
-/// A command that prints the numbers up to this one, slowly, and at these waits until it [may go on](World::go).
+/// A command that prints the numbers up to this one, slowly, and at these waits until it [may go on](super::gates::go).
 pub fn counting(count: u32, stops: &[u32]) -> String {
     let wait = match stops {
         [] => String::new(),

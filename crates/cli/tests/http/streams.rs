@@ -2,6 +2,7 @@
 
 use crate::{
     client::{ANY, Followed, auto},
+    gates::go,
     served::{Served, counting, numbers, within},
 };
 use seawall_api::{ConversationId, SandboxId};
@@ -91,7 +92,7 @@ fn h6_http_a_hang_up_ends_only_the_view() {
     let mut view = served.turn(ANY, &counting(150, &[10]));
     view.until_said("\n10\n");
     view.hang_up();
-    served.world.go(&view.id("sandbox_id"), 10);
+    go(&served.world, &view.id("sandbox_id"), 10);
     let place = view.place();
     within(60, "the turn ends by itself", || served.get(&place)["state"] == "completed");
     assert_eq!(served.messages(&view.id("conversation_id"))[1].1, numbers(150));
@@ -111,7 +112,7 @@ fn h6_http_a_client_that_hangs_up_again_and_again_misses_nothing() {
     for number in [10, 60, 110, 160] {
         view.until_said(&format!("\n{number}\n"));
         view.hang_up();
-        served.world.go(&view.id("sandbox_id"), number);
+        go(&served.world, &view.id("sandbox_id"), number);
         view.come_back(&served);
     }
     view.follow_to_the_end();

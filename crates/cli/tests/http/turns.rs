@@ -2,8 +2,8 @@
 
 use crate::{
     client::{ANY, Followed, auto},
+    gates::{go, waits_at},
     served::{Served, within},
-    world::waits_at,
 };
 use seawall_api::ConversationId;
 use serde_json::{Value, json};
@@ -91,7 +91,7 @@ fn c5_http_a_configured_default_terminates_and_a_running_turn_is_left_alone() {
     view.until_said("said\n");
     let path = format!("/conversations/{}", view.id("conversation_id"));
     assert_eq!(served.call("DELETE", &path, &Value::Null).0, 409);
-    served.world.go(&view.id("sandbox_id"), 1);
+    go(&served.world, &view.id("sandbox_id"), 1);
     assert_eq!(view.follow_to_the_end(), "completed");
     assert_eq!(served.call("DELETE", &path, &Value::Null).0, 204);
     assert_eq!(served.sandbox(&view.id("sandbox_id"))["state"], "terminated");
@@ -129,7 +129,7 @@ fn c8_http_a_second_turn_is_refused_or_waits() {
         assert!(status == 409 && problem["detail"].as_str().unwrap().contains("runs"), "{status} {problem}");
     }
     assert_eq!(served.get(&first.place())["state"], "running");
-    served.world.go(&first.id("sandbox_id"), 1);
+    go(&served.world, &first.id("sandbox_id"), 1);
     let mut waited = served.turn_with(&format!("{}?wait=20", auto(&conversation)), &second);
     assert_eq!(waited.follow_to_the_end(), "completed");
     assert_eq!(waited.text(), "second\n");
