@@ -6,9 +6,10 @@ use seawall_api::SandboxId;
 use seawall_core::{
     Workspaces,
     ports::SystemClock,
+    service::{SandboxService, Wanted},
     workspaces::{LeaseTurnstile, WorkspaceSettings},
 };
-use seawall_sync::{bucket::SharedBucket, stores};
+use seawall_sync::{bucket::SharedBucket, state::CommitRef, stores};
 use std::sync::Arc;
 
 /// The bucket that the settings name.
@@ -30,13 +31,30 @@ pub fn settings(settings: &Settings) -> WorkspaceSettings {
 
 /// Where the files of a sandbox go: its template may have a bucket or a prefix of its own.
 pub async fn of(app: &App, id: SandboxId) -> Result<Workspaces> {
+    Ok(with_notes(app, id).await?.0)
+}
+
+/// Where the files of a sandbox go, and where it is noted that they did.
+pub async fn with_notes(app: &App, id: SandboxId) -> Result<(Workspaces, Notes)> {
     let row = app.stores.sandboxes.find(id).await?.filter(|row| row.template.is_some());
-    let Some(row) = row else { return open(app).await };
+    let Some(row) = row else { return Ok((open(app).await?, Notes(None))) };
     let service = turns::services(app).await?.sandboxes;
-    let found = service.workspaces(&service.wanted_of(&row).await?).await?;
-    found.with_context(|| {
+    let wanted = service.wanted_of(&row).await?;
+    let found = service.workspaces(&wanted).await?.with_context(|| {
         format!("the files of sandbox {id} go nowhere: its template has `sync.enabled = false`")
-    })
+    })?;
+    Ok((found, Notes(Some((service, wanted)))))
+}
+
+/// The row of a sandbox that has a template (V6); others have none.
+pub struct Notes(Option<(SandboxService, Wanted)>);
+
+impl Notes {
+    pub async fn synced(&self, workspaces: &Workspaces, version: Option<&CommitRef>) {
+        if let Notes(Some((service, wanted))) = self {
+            service.note_synced(wanted, workspaces, version).await;
+        }
+    }
 }
 
 pub async fn open(app: &App) -> Result<Workspaces> {

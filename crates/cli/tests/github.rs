@@ -119,16 +119,32 @@ fn h7_a_repository_is_cloned_fetched_and_pushed_without_its_token_in_the_box() {
     let fetched = chat(&world, &conversation, "git pull -q origin main 2>&1; cat new");
     assert_eq!(stdout(&fetched), "new\n", "{}", stderr(&fetched));
 
+    cleaned(&world, &conversation);
     let other = format!("git ls-remote {} 2>&1; true", hub.url("owner/other.git"));
     let refused = stdout(&chat(&world, &conversation, &other));
     assert!(refused.contains("403") || refused.contains("may reach"), "{refused}");
     the_token_is_nowhere(&world, &conversation);
 }
 
-fn the_token_is_nowhere(world: &World, conversation: &str) {
+/// S3: an agent that cleans its repository deletes what the sync keeps in it, and loses nothing.
+fn cleaned(world: &World, conversation: &str) {
+    let work =
+        "echo mine >> README; git commit -qam mine; echo more >> README; git gc -q; git clean -fdxq; ls -A";
+    assert_eq!(stdout(&chat(world, conversation, work)), ".git\nREADME\nnew\n");
+    let sandbox = sandbox_of(world, conversation);
+    world.ok(["rm", "-f", "--volumes", &sandbox]);
+    let look = "ls -A | grep -v -e sandbox-state -e seawall; tail -n 2 README; git status --porcelain; git fsck 2>&1; git log -1 --format=%s";
+    assert_eq!(stdout(&chat(world, conversation, look)), ".git\nREADME\nnew\nmine\nmore\n M README\nmine\n");
+}
+
+fn sandbox_of(world: &World, conversation: &str) -> String {
     let all = world.json(["conversations", "--json"]);
     let found = all["conversations"].as_array().unwrap().iter().find(|each| each["id"] == *conversation);
-    let sandbox = found.unwrap()["sandbox_id"].as_str().unwrap().to_owned();
+    found.unwrap()["sandbox_id"].as_str().unwrap().to_owned()
+}
+
+fn the_token_is_nowhere(world: &World, conversation: &str) {
+    let sandbox = sandbox_of(world, conversation);
     let look = format!("grep -rlaF '{TOKEN}' /work /home /root /tmp /etc /run /var 2>/dev/null; true");
     assert_eq!(world.ok(["exec", "--user", "root", &sandbox, "--", "sh", "-c", &look]), "");
 }

@@ -427,7 +427,7 @@ fn log(id: SandboxId, report: &SyncReport) {
         problems = report.problems.len(), "workspace synced"
     );
     if let Some(problem) = &report.state_problem {
-        tracing::warn!(sandbox = %id, problem, "the state file was not used, and is written anew");
+        tracing::warn!(sandbox = %id, problem, "the state file is written anew");
     }
     for note in &report.notes {
         tracing::warn!(sandbox = %id, ?note, "both sides changed");

@@ -19,6 +19,7 @@ mod merge;
 mod names;
 mod steps;
 
+pub use git::unit_of;
 pub use steps::{Step, steps};
 
 use crate::{

@@ -7,6 +7,7 @@ mod apply;
 mod collect;
 mod fresh;
 mod hash;
+mod held;
 mod index;
 mod local;
 mod pending;
@@ -64,6 +65,8 @@ struct Memory {
     /// What the last scan saw, with checksums.
     index: Arc<Index>,
     base: Option<Arc<Base>>,
+    /// The state file, open.
+    held: Option<OwnedFd>,
 }
 
 /// The right to sync, until it is dropped.

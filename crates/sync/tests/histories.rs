@@ -9,9 +9,11 @@
 mod world;
 
 use proptest::prelude::*;
+use seawall_api::files::FileName;
 use seawall_sync::{
     bucket::MemoryBucket,
     testing::{Fault, Faults, MemoryTurnstile},
+    tree::Node,
 };
 use std::{fs, sync::Arc};
 use world::World;
@@ -168,6 +170,51 @@ proptest! {
                 }
             }
             world.converges().await.map_err(TestCaseError::fail)
+        })?;
+    }
+}
+
+/// What one user does with one workspace, state file or not.
+fn careless_op() -> impl Strategy<Value = Op> {
+    let path = 0..PATHS.len();
+    let mode = prop_oneof![Just(0o644u32), Just(0o755), Just(0o700)];
+    prop_oneof![
+        8 => path.clone().prop_map(|p| Op::Write(0, p)),
+        1 => path.clone().prop_map(|p| Op::Link(0, p)),
+        1 => path.clone().prop_map(|p| Op::Dir(0, p)),
+        3 => path.clone().prop_map(|p| Op::Delete(0, p)),
+        1 => (path.clone(), mode).prop_map(|(p, m)| Op::Chmod(0, p, m)),
+        2 => (path.clone(), path).prop_map(|(p, q)| Op::Rename(0, p, q)),
+        6 => Just(Op::Sync(0)),
+        1 => Just(Op::Prune(0, 1)),
+        4 => Just(Op::Forget(0)),
+    ]
+}
+
+proptest! {
+    #![proptest_config(cases(700))]
+    #[test]
+    fn s3_a_deleted_state_file_changes_nothing_that_is_there(
+        ops in proptest::collection::vec(careless_op(), 1..30)
+    ) {
+        let mut world = World::new(1);
+        let runtime =
+            tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build().unwrap();
+        runtime.block_on(async {
+            for op in &ops {
+                let before = world.replicas[0].tree();
+                apply(&mut world, op).await.map_err(|why| TestCaseError::fail(format!("{op:?}: {why}")))?;
+                if matches!(op, Op::Sync(_)) {
+                    // What was deleted may come back; what is there stays as it is.
+                    let after = world.replicas[0].tree();
+                    let stays = |path: &FileName, node: &Node| after.get(path).is_some_and(|now| now.same(node));
+                    let changed: Vec<_> = before.iter().filter(|(path, node)| !stays(path, node)).collect();
+                    prop_assert!(changed.is_empty(), "{op:?} changed {changed:#?}: {before:#?} {after:#?}");
+                    let is_copy = |path: &FileName| path.to_string().contains(".conflict-");
+                    prop_assert!(!after.iter().any(|(path, _)| is_copy(path)), "{op:?} made {after:#?}");
+                }
+            }
+            world.nothing_is_lost().await.map_err(TestCaseError::fail)
         })?;
     }
 }

@@ -55,9 +55,12 @@ pub async fn restore(app: &App, args: &RestoreArgs) -> Result<i32> {
     let (others, path) = (from.is_some(), args.wanted_path().map(FileName::from));
     let wanted = Restore { version: args.version, path, from };
     let bar = Arc::new(Bar::new());
-    let restored = workspaces::of(app, info.id).await?.restore(info.id, &wanted, bar.clone()).await;
+    let (workspaces, notes) = workspaces::with_notes(app, info.id).await?;
+    let restored = workspaces.restore(info.id, &wanted, bar.clone()).await;
     bar.finish();
-    show(app, info.id, &restored?, others)
+    let restored = restored?;
+    notes.synced(&workspaces, restored.report.version.as_ref()).await;
+    show(app, info.id, &restored, others)
 }
 
 impl RestoreArgs {

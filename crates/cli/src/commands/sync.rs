@@ -50,8 +50,8 @@ pub async fn sync(app: &App, args: &SyncArgs) -> Result<i32> {
     let options = Options { regenerate: args.regenerate, rehash: args.rehash };
     each(app, &args.ids, async |reference| {
         let (info, _) = lookup::guest(app, reference).await?;
-        let workspaces = match workspaces::of(app, info.id).await {
-            Ok(workspaces) => workspaces,
+        let (workspaces, notes) = match workspaces::with_notes(app, info.id).await {
+            Ok(found) => found,
             Err(error) => return Err(not_opened(app, info.id, &error, args.dry_run).await),
         };
         if args.dry_run {
@@ -60,7 +60,9 @@ pub async fn sync(app: &App, args: &SyncArgs) -> Result<i32> {
         let bar = Arc::new(Bar::new());
         let synced = workspaces.sync_with_progress(info.id, options, bar.clone()).await;
         bar.finish();
-        done(app, info.id, &synced?)
+        let synced = synced?;
+        notes.synced(&workspaces, synced.version.as_ref()).await;
+        done(app, info.id, &synced)
     })
     .await
 }

@@ -23,14 +23,23 @@ impl SandboxService {
             return Ok(None);
         }
         let Some(workspaces) = self.workspaces(wanted).await? else { return Ok(None) };
+        // Before, since a pull that fails leaves a mark too.
+        let had_work = !empty && self.has_unsynced_work(wanted.sandbox).await;
         let report = match self.pull(wanted, &workspaces).await {
             Ok(Some(report)) => report,
             Ok(None) if empty => return self.never_synced(wanted, &workspaces).await.map(|()| None),
             Ok(None) => return Ok(None),
             // H8: what is here is newer than all that a bucket could have, so work goes on with it.
-            Err(error) if error.is_retryable() && self.has_unsynced_work(wanted.sandbox).await => {
+            Err(error) if error.is_retryable() && had_work => {
                 tracing::error!(sandbox = %wanted.sandbox, error = %error.chain(), "the bucket is away; work goes on with the files that are here");
                 return Ok(None);
+            }
+            Err(error) if empty => {
+                // What came of it so far is no work of anybody's. Where that cannot be noted the box is kept.
+                if let Err(failed) = self.sandboxes.give_up_unsynced(wanted.sandbox).await {
+                    tracing::error!(sandbox = %wanted.sandbox, error = %failed.chain(), "a mark could not be taken back");
+                }
+                return Err(error);
             }
             Err(error) => return Err(error),
         };
@@ -139,12 +148,8 @@ impl SandboxService {
         self.sandboxes.start(id).await.map(drop)
     }
 
-    pub(super) async fn note_synced(
-        &self,
-        wanted: &Wanted,
-        workspaces: &Workspaces,
-        version: Option<&CommitRef>,
-    ) {
+    /// V6: what was synced last, and when.
+    pub async fn note_synced(&self, wanted: &Wanted, workspaces: &Workspaces, version: Option<&CommitRef>) {
         let mut notes = Map::from_iter([(LAST_SYNCED.to_owned(), json!(self.clock.now().as_second()))]);
         if let (Some(version), Ok(place)) = (version, workspaces.place(wanted.sandbox)) {
             notes.insert(LAST_VERSION.to_owned(), json!(version.timestamp));

@@ -1,6 +1,6 @@
 //! The versions of a sandbox's files, by account.
 
-use super::{SandboxService, coded};
+use super::{SandboxService, Wanted, coded};
 use crate::{
     Error, Result,
     ports::store::SandboxRow,
@@ -18,25 +18,30 @@ use std::sync::Arc;
 impl SandboxService {
     /// Where the files of a sandbox go; an error where that is nowhere.
     async fn place_of(&self, row: &SandboxRow) -> Result<Workspaces> {
+        Ok(self.wanted_place(row).await?.1)
+    }
+
+    async fn wanted_place(&self, row: &SandboxRow) -> Result<(Wanted, Workspaces)> {
         let wanted = self.wanted_of(row).await?;
-        self.workspaces(&wanted).await?.ok_or_else(|| {
+        let found = self.workspaces(&wanted).await?.ok_or_else(|| {
             let template = row.template.as_deref().unwrap_or("shell");
             let why = "there is no bucket, or its template says `sync.enabled = false`";
             Error::invalid(format!(
                 "the files of sandbox {} (template `{template}`) go nowhere: {why}",
                 row.id
             ))
-        })
+        })?;
+        Ok((wanted, found))
     }
 
     /// S7.
     pub async fn sync(&self, account: AccountId, id: SandboxId, options: Options) -> Result<SyncReport> {
         self.guest(account, id).await?;
         let row = self.live_row(account, id).await?;
-        let workspaces = self.place_of(&row).await?;
+        let (wanted, workspaces) = self.wanted_place(&row).await?;
         let synced = workspaces.sync_files(id, options).await;
         let report = synced.map_err(|error| not_synced(id, error))?;
-        self.note_synced(&self.wanted_of(&row).await?, &workspaces, report.version.as_ref()).await;
+        self.note_synced(&wanted, &workspaces, report.version.as_ref()).await;
         Ok(report)
     }
 
@@ -86,8 +91,11 @@ impl SandboxService {
             None => None,
         };
         let what = Restore { version: ask.version, path: ask.path.as_deref().map(FileName::from), from };
-        let restored = self.place_of(&row).await?.restore(id, &what, Arc::new(Silent)).await;
-        restored.map_err(|error| not_synced(id, error))
+        let (wanted, workspaces) = self.wanted_place(&row).await?;
+        let restored = workspaces.restore(id, &what, Arc::new(Silent)).await;
+        let restored = restored.map_err(|error| not_synced(id, error))?;
+        self.note_synced(&wanted, &workspaces, restored.report.version.as_ref()).await;
+        Ok(restored)
     }
 }
 

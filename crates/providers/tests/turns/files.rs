@@ -2,7 +2,10 @@
 
 use crate::world::{ME, World, ask, more, template, wanted};
 use seawall_api::{
-    AccountId, ErrorKind, SandboxId, conversation::TurnState, http::CreateSandbox, sandbox::SandboxState,
+    AccountId, ErrorKind, SandboxId,
+    conversation::TurnState,
+    http::{CreateSandbox, RestoreVersion},
+    sandbox::SandboxState,
 };
 use seawall_core::{
     NewSandbox, Workspaces,
@@ -200,6 +203,24 @@ async fn h2_a_workspace_that_cannot_be_restored_prevents_the_sandbox() {
     world.end().await;
 }
 
+/// What a pull brought before it failed is no work that somebody has to go on with.
+#[tokio::test]
+async fn h2_a_workspace_that_came_in_part_prevents_the_sandbox() {
+    let world = World::new("local", Vec::new());
+    let first = world.run(ask("mkdir d; echo one > d/a; echo two > b")).await;
+    world.clock.advance(MINUTE);
+    world.sandboxes.remove(first.sandbox(), Volumes::Delete).await.unwrap();
+    world.bucket.take_bodies_away(true);
+    let failed = world.run(more(first.conversation(), "echo hi")).await;
+    assert_eq!((failed.turn.state, failed.text().as_str()), (TurnState::Failed, ""), "{failed:?}");
+    assert!(failed.turn.error.as_deref().unwrap().contains("took the bodies away"), "{failed:?}");
+    assert!(world.is_terminated(first.sandbox()).await);
+    assert!(world.sandboxes.list().await.unwrap().is_empty());
+    world.bucket.take_bodies_away(false);
+    assert_eq!(world.run(more(first.conversation(), "cat d/a b")).await.text(), "one\ntwo\n");
+    world.end().await;
+}
+
 /// The id is the client's, and the conversation new; the volume is neither.
 #[tokio::test]
 async fn h2_a_failed_cold_start_leaves_alone_the_files_that_were_there_before() {
@@ -393,5 +414,30 @@ async fn s12_a_sandbox_that_other_templates_use_keeps_its_place() {
     assert!(keys.iter().all(|key| key.starts_with("docs/")), "{keys:?}");
     world.sandboxes.remove(first.sandbox(), Volumes::Delete).await.unwrap();
     assert_eq!(next("elsewhere", "cat shared more").await.text(), "z\nmore\n");
+    world.end().await;
+}
+
+/// `git clean -fdx` does so, and an agent may run it in any turn.
+#[tokio::test]
+async fn s3_a_turn_that_deletes_the_state_file_takes_no_work_back() {
+    let world = World::new("local", Vec::new());
+    let first = world.run(ask("echo old > a; echo old > b")).await;
+    world.clock.advance(MINUTE);
+    let second = world.run(more(first.conversation(), "echo new > a; rm .sandbox-state")).await;
+    assert!(second.pushed() > first.pushed(), "{second:?}");
+    world.clock.advance(MINUTE);
+    // Also after a restore, and after a stop.
+    let what = RestoreVersion { version: first.pushed(), ..RestoreVersion::default() };
+    let restored = world.service.restore(ME, first.sandbox(), &what).await.unwrap();
+    let row = world.row(first.sandbox()).await.unwrap();
+    assert_eq!(row.metadata["last_version"], restored.report.version.unwrap().timestamp, "V6");
+    world.clock.advance(MINUTE);
+    world.sandboxes.stop(first.sandbox(), Duration::from_secs(1)).await.unwrap();
+    let third = world.run(more(first.conversation(), "cat a b; echo newer > b; rm .sandbox-state")).await;
+    assert_eq!(third.text(), "old\nold\n");
+    world.clock.advance(MINUTE);
+    world.sandboxes.remove(first.sandbox(), Volumes::Delete).await.unwrap();
+    let last = world.run(more(first.conversation(), "ls; cat a b")).await;
+    assert_eq!(last.text(), "a\nb\nold\nnewer\n", "{last:?}");
     world.end().await;
 }

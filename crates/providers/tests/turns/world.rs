@@ -51,11 +51,17 @@ pub const ME: AccountId = AccountId::LOCAL;
 pub struct Unsteady {
     inner: MemoryBucket,
     away: AtomicBool,
+    bodies_away: AtomicBool,
 }
 
 impl Unsteady {
     pub fn take_away(&self, away: bool) {
         self.away.store(away, Ordering::Relaxed);
+    }
+
+    /// Versions can be seen, and what is in them cannot be had just now.
+    pub fn take_bodies_away(&self, away: bool) {
+        self.bodies_away.store(away, Ordering::Relaxed);
     }
 
     pub fn keys(&self) -> Vec<String> {
@@ -89,6 +95,9 @@ impl Bucket for Unsteady {
     }
 
     async fn get(&self, key: &str, range: Option<Range<u64>>) -> seawall_sync::Result<Bodies> {
+        if range.is_some() && self.bodies_away.load(Ordering::Relaxed) {
+            return Err(seawall_sync::Error::unavailable("a test took the bodies away"));
+        }
         self.reach()?.get(key, range).await
     }
 

@@ -7,7 +7,7 @@ use super::{
     walk::Walk,
 };
 use crate::{
-    state::CommitRef,
+    state::{CommitRef, StateFile},
     tree::{Delta, Node, Tree},
 };
 use seawall_api::files::FileName;
@@ -51,18 +51,22 @@ pub struct ScanReport {
 
 impl Disk {
     pub fn scan(&self, ask: &ScanAsk) -> ScanReport {
-        let base = self.base();
-        let usable = match (&base.state, ask.regenerate) {
-            (Some(state), false) if state.commit.is_some() => Some(state),
-            _ => None,
-        };
+        let mut base = self.base();
+        let lost = if base.is_missing() && !ask.regenerate { self.lost() } else { None };
         let known = match ask.rehash {
             true => Arc::default(),
             false => self.memory().index.clone(),
         };
         let also: BTreeSet<FileName> = ask.also.iter().cloned().collect();
-        let tree = usable.map(|state| &state.tree);
+        let tree = lost.as_ref().or(usable(&base, ask)).map(|state| &state.tree);
         let found = Walk { disk: self, known: &known, base: tree, also: &also }.run();
+        let mut base_problem = problem(&base, ask);
+        if let Some(lost) = lost {
+            let (written, told) = self.put_back(lost, &found);
+            (base, base_problem) = (written, Some(told));
+        }
+        let usable = usable(&base, ask);
+        let tree = usable.map(|state| &state.tree);
         let problems: BTreeSet<&FileName> = found.problems.iter().map(|(path, _)| path).collect();
         let delta = delta(tree.unwrap_or(&Tree::default()), &found.entries, &problems);
         let report = ScanReport {
@@ -70,7 +74,7 @@ impl Disk {
             pending: self.pending().map(|pending| pending.commit),
             last_synced_at: base.state.as_ref().map(|state| state.last_synced_at),
             state_bytes: self.state_bytes(),
-            base_problem: problem(&base, ask),
+            base_problem,
             delta,
             scanned: found.entries.iter().filter(|(_, seen)| !seen.node.is_dir()).count() as u64,
             problems: found.problems,
@@ -82,6 +86,10 @@ impl Disk {
         self.memory().index = Arc::new(Index(found.entries));
         report
     }
+}
+
+fn usable<'a>(base: &'a Base, ask: &ScanAsk) -> Option<&'a StateFile> {
+    base.state.as_ref().filter(|state| state.commit.is_some() && !ask.regenerate)
 }
 
 fn problem(base: &Base, ask: &ScanAsk) -> Option<String> {

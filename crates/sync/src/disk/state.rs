@@ -18,7 +18,7 @@ use std::{
 };
 
 /// A state file larger than this is none.
-const MAX_STATE: usize = 2 << 30;
+pub(super) const MAX_STATE: usize = 2 << 30;
 
 /// The state file as it was read.
 #[derive(Debug, Default)]
@@ -27,6 +27,13 @@ pub struct Base {
     /// None: missing, or not to be used.
     pub state: Option<StateFile>,
     pub problem: Option<String>,
+}
+
+impl Base {
+    /// S3.
+    pub fn is_missing(&self) -> bool {
+        self.stamp.is_none()
+    }
 }
 
 impl Disk {
@@ -55,17 +62,26 @@ impl Disk {
         }
         if self.went_down() {
             let problem = "the machine went down before the files that it tells of were on its disk";
+            self.hold(None);
             return Base { stamp, state: None, problem: Some(problem.to_owned()) };
         }
         let read = rustix::fs::openat(self.root(), STATE, READ, Mode::empty())
-            .and_then(|file| read_up_to(&file, MAX_STATE));
+            .and_then(|file| Ok((read_up_to(&file, MAX_STATE)?, file)));
         let parsed = match read {
-            Ok(json) => StateFile::parse_local(&json, &self.limits).map_err(|error| error.to_string()),
+            Ok((json, file)) => StateFile::parse_local(&json, &self.limits)
+                .map(|state| (state, file))
+                .map_err(|error| error.to_string()),
             Err(errno) => Err(io::Error::from(errno).to_string()),
         };
         match parsed {
-            Ok(state) => Base { stamp, state: Some(state), problem: None },
-            Err(problem) => Base { stamp, state: None, problem: Some(problem) },
+            Ok((state, file)) => {
+                self.hold(Some(file));
+                Base { stamp, state: Some(state), problem: None }
+            }
+            Err(problem) => {
+                self.hold(None);
+                Base { stamp, state: None, problem: Some(problem) }
+            }
         }
     }
 
@@ -80,13 +96,21 @@ impl Disk {
             None => self.forget_mark()?,
         }
         self.placed.store(false, Ordering::Relaxed);
-        let stamp = Some(Stamp::of(&rustix::fs::fstat(&file)?));
-        self.memory().base = Some(Arc::new(Base { stamp, state: Some(state), problem: None }));
+        self.wrote(file, state)?;
         // What was under way is over.
         self.forget_pending()
     }
 
-    fn replace(&self, state: &StateFile, durable: bool) -> io::Result<OwnedFd> {
+    /// What was just written.
+    pub(super) fn wrote(&self, file: OwnedFd, state: StateFile) -> io::Result<Arc<Base>> {
+        let stamp = Some(Stamp::of(&rustix::fs::fstat(&file)?));
+        self.hold(Some(file));
+        let base = Arc::new(Base { stamp, state: Some(state), problem: None });
+        self.memory().base = Some(base.clone());
+        Ok(base)
+    }
+
+    pub(super) fn replace(&self, state: &StateFile, durable: bool) -> io::Result<OwnedFd> {
         let file = self.write_beside(&state.to_json())?;
         if durable {
             rustix::fs::syncfs(&file)?;
@@ -101,7 +125,7 @@ impl Disk {
             Ok(()) | Err(Errno::NOENT) => {}
             Err(errno) => return Err(errno.into()),
         }
-        let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let flags = OFlags::RDWR | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let file = rustix::fs::openat(self.root(), STATE_TEMPORARY, flags, Mode::from_raw_mode(0o644))?;
         write_all(&file, json)?;
         self.give(&file)?;
@@ -135,7 +159,10 @@ impl Disk {
     /// S1: there from the beginning, bucket or not.
     pub fn ensure_state(&self, now: i64) -> io::Result<()> {
         match rustix::fs::statat(self.root(), STATE, AtFlags::SYMLINK_NOFOLLOW) {
-            Ok(_) => Ok(()),
+            Ok(_) => {
+                self.hold_what_is_there();
+                Ok(())
+            }
             // Nothing is told of yet, so nothing needs to be on the disk before.
             Err(Errno::NOENT) => {
                 self.replace(&StateFile { last_synced_at: now, ..StateFile::default() }, false).map(drop)

@@ -143,13 +143,129 @@ async fn one_of_two_deleted() -> World {
 
 #[tokio::test]
 async fn s3_a_missing_state_file_means_empty() {
-    let world = one_of_two_deleted().await;
+    let mut world = one_of_two_deleted().await;
     remove(&world, 0, STATE);
+    // Nobody had it open.
+    world.replicas[0].restart();
     let report = world.sync(0).await.unwrap();
     assert_eq!((report.direction, report.state_problem), (Direction::Pulled, None));
     assert_eq!(report.stats.files_deleted_remotely, 0);
     assert_eq!(read(&world, 0, "b"), "b");
     assert_eq!(paths(&state(&world, 0).tree), ["a", "b"]);
+}
+
+/// `git clean -fdx` does so, and an agent may run it in any turn.
+#[tokio::test]
+async fn s3_a_state_file_that_is_deleted_under_our_eyes_takes_no_work_back() {
+    for restarts in [false, true] {
+        let mut world = World::new(1);
+        for path in ["changed", "kept", "gone", "dir/in it", ".git/HEAD", ".git/loose"] {
+            write(&world, 0, path, "old");
+        }
+        world.sync(0).await.unwrap();
+        if restarts {
+            // The box was stopped and started.
+            world.replicas[0].restart();
+            world.replicas[0].disk.ensure_state(0).unwrap();
+        }
+        write(&world, 0, "changed", "new");
+        write(&world, 0, "added", "new");
+        write(&world, 0, ".git/HEAD", "new");
+        for path in ["gone", "dir/in it", ".git/loose", STATE] {
+            remove(&world, 0, path);
+        }
+        fs::remove_dir(world.replicas[0].path("dir")).unwrap();
+        write(&world, 0, "dir", "a file now");
+        let report = world.sync(0).await.unwrap();
+        assert_eq!((report.direction, &report.notes[..]), (Direction::Both, &[][..]));
+        assert!(report.state_problem.is_some_and(|told| told.contains("deleted")));
+        for (path, body) in
+            [("changed", "new"), ("added", "new"), (".git/HEAD", "new"), ("dir", "a file now")]
+        {
+            assert_eq!(read(&world, 0, path), body);
+        }
+        // Missing means empty, but for what cannot be there and for parts of repositories.
+        assert_eq!(read(&world, 0, "gone"), "old");
+        let all = [".git", ".git/HEAD", "added", "changed", "dir", "gone", "kept"];
+        assert_eq!(paths(&newest(&world).await), all);
+        assert_eq!(paths(&state(&world, 0).tree), all);
+        let again = world.sync(0).await.unwrap();
+        assert_eq!((again.direction, again.state_problem), (Direction::Nothing, None));
+    }
+}
+
+/// What others did meanwhile is pulled, and what both did is told, as with any base.
+#[tokio::test]
+async fn s3_a_deleted_state_file_is_known_also_where_others_went_on() {
+    let world = World::new(2);
+    share(&world, &[("a", "old"), ("b", "old"), ("c", "old")]).await;
+    write(&world, 1, "b", "theirs");
+    write(&world, 1, "c", "theirs");
+    world.sync(1).await.unwrap();
+    write(&world, 0, "a", "mine");
+    write(&world, 0, "c", "mine");
+    remove(&world, 0, STATE);
+    let report = world.sync(0).await.unwrap();
+    assert_eq!(report.notes.len(), 1, "{report:?}");
+    let now = ["a", "b", "c"].map(|path| read(&world, 0, path));
+    assert_eq!(now, ["mine", "theirs", "theirs"]);
+    assert!(world.replicas[0].bodies().contains("mine"));
+}
+
+/// Another folder knows nothing of what was agreed on in the first.
+#[tokio::test]
+async fn s3_a_new_volume_deletes_and_replaces_nothing() {
+    let mut world = World::new(2);
+    share(&world, &[(".git/HEAD", "commits"), (".git/object", "commits"), ("a", "work")]).await;
+    let new = folder();
+    world.replicas[0].disk = Arc::new(Disk::open(new.path(), None).unwrap());
+    world.replicas[0].folder = new;
+    world.replicas[0].disk.ensure_state(0).unwrap();
+    write(&world, 0, ".git/HEAD", "a clone");
+    write(&world, 0, "a", "a seed");
+    remove(&world, 0, STATE);
+    world.sync(0).await.unwrap();
+    assert_eq!(read(&world, 0, ".git/object"), "commits");
+    assert_eq!(read(&world, 0, "a"), "work");
+    assert!(world.replicas[0].bodies().is_superset(&["a clone", "a seed"].map(str::to_owned).into()));
+}
+
+/// It was not believed while it was there, so it is not when it is gone.
+#[tokio::test]
+async fn s3_what_was_not_believed_is_not_held() {
+    let mut world = World::new(2);
+    share(&world, &[("a", "whole")]).await;
+    let mark = world.replicas[1].path(".sandbox-state.fresh");
+    fs::write(&mark, "another boot\nx\n").unwrap();
+    fs::write(world.replicas[1].path("a"), "").unwrap();
+    world.replicas[1].restart();
+    world.replicas[1].disk.ensure_state(0).unwrap();
+    fs::remove_file(&mark).unwrap();
+    remove(&world, 1, STATE);
+    world.sync(1).await.unwrap();
+    assert_eq!(read(&world, 1, "a"), "whole", "what was cut short is no user's change");
+}
+
+/// As with a state file: what cannot be read is not deleted.
+#[tokio::test]
+async fn s3_what_cannot_be_looked_at_was_not_deleted() {
+    if rustix::process::geteuid().is_root() {
+        return crate::kit::skip(
+            "s3_what_cannot_be_looked_at_was_not_deleted",
+            "capability: root may read everything",
+        );
+    }
+    let world = World::new(1);
+    share(&world, &[(".git/HEAD", "old"), (".git/pack", "commits"), ("a", "work")]).await;
+    write(&world, 0, ".git/HEAD", "new");
+    fs::set_permissions(
+        world.replicas[0].path(".git/pack"),
+        std::os::unix::fs::PermissionsExt::from_mode(0o000),
+    )
+    .unwrap();
+    remove(&world, 0, STATE);
+    world.sync(0).await.unwrap();
+    assert_eq!(paths(&newest(&world).await), [".git", ".git/HEAD", ".git/pack", "a"]);
 }
 
 #[tokio::test]
