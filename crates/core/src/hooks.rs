@@ -310,14 +310,16 @@ impl Hooks {
         if let Some(process) = named(context, kind, number)? {
             return Ok(process);
         }
-        let (tag, all) = (tag(kind, number), self.sandboxes.guest(context.sandbox).await?.processes().await?);
+        let guest = self.sandboxes.guest(context.sandbox).await?;
+        let (tag, boot, all) = (tag(kind, number), guest.info().await?.boot, guest.processes().await?);
         let running = all.iter().find(|info| info.exit.is_none() && info.tag.as_ref() == Some(&tag));
         if let Some(running) = running {
             return Ok(running.process);
         }
-        // Those that ended are listed too, so one more than they are is free.
+        // Those that ended are listed too, so one more than they are is free. Another life of the box has others: what a
+        // run used is counted once for each id.
         for time in 0..=all.len() {
-            let process = id_of(&format!("{} {tag} {time}", context.sandbox))?;
+            let process = id_of(&format!("{boot} {tag} {time}"))?;
             if !all.iter().any(|info| info.process == process) {
                 return Ok(process);
             }

@@ -49,6 +49,8 @@ const READY: &str = "ready";
 const LAST_VERSION: &str = "last_version";
 /// And where it lies.
 const LAST_PLACE: &str = "last_place";
+/// Its files came in part: a pull of its cold start failed.
+const IN_PART: &str = "in_part";
 /// The template by which that was decided.
 const FILES_OF: &str = "files_of";
 
@@ -337,7 +339,7 @@ impl SandboxService {
         let version = Arc::new(Mutex::new(None));
         let (service, what, found) = (self.clone(), wanted.clone(), version.clone());
         let restore = async move {
-            let restored = service.restore_files(&what, empty).await?;
+            let restored = service.restore_files(&what, empty, volumes == Volumes::Delete).await?;
             *found.lock().unwrap_or_else(PoisonError::into_inner) = restored;
             Ok(())
         };

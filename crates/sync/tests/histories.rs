@@ -91,7 +91,14 @@ async fn apply(world: &mut World, op: &Op) -> Result<(), String> {
             }
         }
         Op::Nonsense(r) => fs::write(world.replicas[r].path(".sandbox-state"), "{\"version\": 7").unwrap(),
-        Op::Forget(r) => drop(fs::remove_file(world.replicas[r].path(".sandbox-state"))),
+        // As `git clean -fdx` does.
+        Op::Forget(r) => {
+            for own in
+                [".sandbox-state", ".sandbox-state.next", ".sandbox-state.fresh", ".sandbox-state.lock"]
+            {
+                let _ = fs::remove_file(world.replicas[r].path(own));
+            }
+        }
         Op::Clock(r, by) => world.replicas[r].clock.advance(by),
     }
     Ok(())

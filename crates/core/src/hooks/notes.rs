@@ -122,6 +122,8 @@ fn unlike(shape: &str, error: serde_json::Error) -> Error {
 
 /// Keys of metadata that only the service sets.
 pub(crate) fn is_own_key(key: &str) -> bool {
-    matches!(key, "ready" | "last_synced_at" | "last_version" | "last_place" | "files_of" | "lives")
-        || key.starts_with("total_")
+    matches!(
+        key,
+        "ready" | "last_synced_at" | "last_version" | "last_place" | "files_of" | "in_part" | "lives"
+    ) || key.starts_with("total_")
 }

@@ -1,6 +1,6 @@
 //! Whose a sandbox is, and how it is come by: every operation of an account begins here.
 
-use super::{FILES_OF, LAST_PLACE, LIVES, READY, SandboxService, Wanted};
+use super::{FILES_OF, IN_PART, LAST_PLACE, LIVES, READY, SandboxService, Wanted};
 use crate::{
     Error, Result,
     ports::store::{ConversationFilter, Page, SandboxRow},
@@ -159,7 +159,7 @@ impl SandboxService {
 
 /// Metadata without what the service notes for itself alone.
 pub fn shown(mut metadata: Map<String, Value>) -> Map<String, Value> {
-    metadata.retain(|key, _| ![READY, LIVES, LAST_PLACE, FILES_OF].contains(&key.as_str()));
+    metadata.retain(|key, _| ![READY, LIVES, LAST_PLACE, FILES_OF, IN_PART].contains(&key.as_str()));
     metadata
 }
 

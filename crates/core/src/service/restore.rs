@@ -1,13 +1,14 @@
 //! The files of a sandbox: brought in when it is made, looked at when they are stale, pushed.
 
 use super::{
-    FILES_OF, LAST_PLACE, LAST_SYNCED, LAST_VERSION, READY, Ready, SandboxService, Wanted, owned::NO_TEMPLATE,
+    FILES_OF, IN_PART, LAST_PLACE, LAST_SYNCED, LAST_VERSION, READY, Ready, SandboxService, Wanted,
+    owned::NO_TEMPLATE,
 };
 use crate::{
     Error, Result,
     workspaces::{Names, Restore, Staleness, Workspaces, staleness},
 };
-use seawall_api::{SandboxId, sandbox::SandboxState};
+use seawall_api::sandbox::SandboxState;
 use seawall_sync::{
     engine::{Options, Silent, SyncReport},
     state::CommitRef,
@@ -16,15 +17,22 @@ use serde_json::{Map, Value, json};
 use std::sync::Arc;
 
 impl SandboxService {
-    /// The default of a cold start (H3). `empty`: its volume is new.
-    pub(super) async fn restore_files(&self, wanted: &Wanted, empty: bool) -> Result<Option<i64>> {
+    /// The default of a cold start (H3). `empty`: it has nothing that was there before. `is_new`: nor has its volume.
+    pub(super) async fn restore_files(
+        &self,
+        wanted: &Wanted,
+        empty: bool,
+        is_new: bool,
+    ) -> Result<Option<i64>> {
         let sync = &wanted.template.sync;
         if !sync.init_from_bucket {
             return Ok(None);
         }
         let Some(workspaces) = self.workspaces(wanted).await? else { return Ok(None) };
         // Before, since a pull that fails leaves a mark too.
-        let had_work = !empty && self.has_unsynced_work(wanted.sandbox).await;
+        let row = self.rows.find(wanted.sandbox).await?;
+        let in_part = row.as_ref().is_some_and(|row| row.metadata.contains_key(IN_PART));
+        let had_work = !is_new && !in_part && row.is_some_and(|row| row.unsynced.is_some());
         let report = match self.pull(wanted, &workspaces).await {
             Ok(Some(report)) => report,
             Ok(None) if empty => return self.never_synced(wanted, &workspaces).await.map(|()| None),
@@ -34,17 +42,29 @@ impl SandboxService {
                 tracing::error!(sandbox = %wanted.sandbox, error = %error.chain(), "the bucket is away; work goes on with the files that are here");
                 return Ok(None);
             }
-            Err(error) if empty => {
-                // What came of it so far is no work of anybody's. Where that cannot be noted the box is kept.
-                if let Err(failed) = self.sandboxes.give_up_unsynced(wanted.sandbox).await {
-                    tracing::error!(sandbox = %wanted.sandbox, error = %failed.chain(), "a mark could not be taken back");
+            Err(error) => {
+                if !had_work {
+                    self.note_in_part(wanted, is_new).await;
                 }
                 return Err(error);
             }
-            Err(error) => return Err(error),
         };
+        if in_part {
+            self.note(wanted, IN_PART, Value::Null).await;
+        }
         self.note_synced(wanted, &workspaces, report.version.as_ref()).await;
         Ok(report.version.map(|version| version.timestamp))
+    }
+
+    /// What came of a pull that failed is no work of anybody's that could be gone on with.
+    async fn note_in_part(&self, wanted: &Wanted, is_new: bool) {
+        if !is_new {
+            return self.note(wanted, IN_PART, Value::Bool(true)).await;
+        }
+        // The volume goes with the box. Where that cannot be noted both are kept.
+        if let Err(error) = self.sandboxes.give_up_unsynced(wanted.sandbox).await {
+            tracing::error!(sandbox = %wanted.sandbox, error = %error.chain(), "a mark could not be taken back");
+        }
     }
 
     /// An empty workspace in place of one that was saved would look like a loss, and be saved as one.
@@ -61,10 +81,6 @@ impl SandboxService {
                 wanted.sandbox
             ))),
         }
-    }
-
-    async fn has_unsynced_work(&self, id: SandboxId) -> bool {
-        self.rows.find(id).await.is_ok_and(|row| row.is_some_and(|row| row.unsynced.is_some()))
     }
 
     /// The version that the template names, or the newest. None: there is none.

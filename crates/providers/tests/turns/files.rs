@@ -221,6 +221,27 @@ async fn h2_a_workspace_that_came_in_part_prevents_the_sandbox() {
     world.end().await;
 }
 
+/// The volume was there before, and is older than the bucket.
+#[tokio::test]
+async fn h2_so_does_one_that_came_in_part_again_and_again() {
+    let world = World::new("local", Vec::new());
+    let first = world.run(ask("echo one > a; echo one > b")).await;
+    world.clock.advance(MINUTE);
+    world.sandboxes.remove(first.sandbox(), Volumes::Keep).await.unwrap();
+    newer_elsewhere(&world, first.sandbox()).await;
+    world.bucket.take_bodies_away(true);
+    for _ in 0..3 {
+        let failed = world.run(more(first.conversation(), "echo hi")).await;
+        assert_eq!((failed.turn.state, failed.text().as_str()), (TurnState::Failed, ""), "{failed:?}");
+    }
+    world.bucket.take_bodies_away(false);
+    let next = world.run(more(first.conversation(), "cat a b")).await;
+    assert_eq!(next.text(), "one\nnew\n", "{next:?}");
+    let row = world.row(first.sandbox()).await.unwrap();
+    assert!(row.unsynced.is_none() && !row.metadata.contains_key("in_part"), "{row:?}");
+    world.end().await;
+}
+
 /// The id is the client's, and the conversation new; the volume is neither.
 #[tokio::test]
 async fn h2_a_failed_cold_start_leaves_alone_the_files_that_were_there_before() {

@@ -61,6 +61,11 @@ async fn commands_change_metadata_and_totals(provider: &str) {
     let end = EndSandbox { sync: true, force: false, volumes: None };
     world.service.end(ME, done.sandbox(), &end).await.unwrap();
     assert_eq!(stats_of(&world, &done).await, stats(4, [221, 50, 1006]));
+    // Each life has an end of its own.
+    world.run(more(done.conversation(), "true")).await;
+    assert_eq!(stats_of(&world, &done).await, stats(6, [332, 75, 1009]));
+    world.service.end(ME, done.sandbox(), &end).await.unwrap();
+    assert_eq!(stats_of(&world, &done).await, stats(6, [332, 75, 2009]));
     world.end().await;
 }
 

@@ -1,45 +1,81 @@
 //! The state file is kept open, so that what it said is known after it was deleted.
 //!
 //! `git clean -fdx` deletes it, and an agent may run that in any turn. Without a base, whatever was changed since would
-//! look as if both sides had made it, and the version's files would take the place of newer ones. What is open is of
-//! this workspace and of this life of the machine, and goes with the guest.
+//! look as if both sides had made it, and the version's files would take the place of newer ones.
+//!
+//! A base that is not the last one deletes and reverts. So what is held is believed only while nothing else can have
+//! been agreed on: from a commit's beginning, and from when another one is written, by whichever guest of the same
+//! volume, its mode says that it is [`OVER`]. It goes with the guest, so it is of this volume and of this life of the
+//! machine.
 
 use super::{
     Disk,
     hash::READ,
+    scan::is_unseen,
     state::{Base, MAX_STATE, read_up_to},
     walk::Found,
 };
 use crate::{
     diff::unit_of,
-    path::{self, STATE},
+    path::{self, STATE, STATE_NEXT},
     state::{CommitRef, StateFile},
     tree::{Node, Tree},
 };
 use rustix::{
     fd::OwnedFd,
-    fs::{Mode, SeekFrom},
+    fs::{AtFlags, Mode, SeekFrom},
 };
 use seawall_api::files::FileName;
-use std::{io, sync::Arc};
+use std::{collections::BTreeSet, sync::Arc};
 
+/// Of state files that another one takes the place of, or is about to. They can be read all the same: it is nothing
+/// but a sign for those who have it open.
+const OVER: Mode = Mode::from_raw_mode(0o444);
+const VALID: Mode = Mode::from_raw_mode(0o644);
 const TOLD: &str = "it was deleted while the sandbox ran; what was changed since stays";
 
 impl Disk {
     /// What is at the name now. One that is not believed is not kept: deleting it makes it no better.
     pub(super) fn hold_what_is_there(&self) {
         let file = rustix::fs::openat(self.root(), STATE, READ, Mode::empty()).ok();
-        self.hold(file.filter(|_| !self.went_down()));
+        self.hold(file.filter(|_| !self.went_down() && !self.is_under_way()));
     }
 
     pub(super) fn hold(&self, file: Option<OwnedFd>) {
         self.memory().held = file;
     }
 
+    /// A commit was begun, and whether it became a version is not known here.
+    fn is_under_way(&self) -> bool {
+        rustix::fs::statat(self.root(), STATE_NEXT, AtFlags::SYMLINK_NOFOLLOW).is_ok()
+    }
+
+    /// Neither what is there nor what is held will be what was agreed on last.
+    pub(super) fn end_validity(&self) {
+        let there = rustix::fs::openat(self.root(), STATE, READ, Mode::empty()).ok();
+        let held = self.memory().held.take();
+        for file in [there, held].into_iter().flatten() {
+            // Where that is refused it is another's, and no state file of ours.
+            let _ = rustix::fs::fchmod(&file, OVER);
+        }
+    }
+
+    /// What was begun came to nothing, so what is there is what was agreed on last.
+    pub(super) fn renew_validity(&self) {
+        self.hold_what_is_there();
+        if let Some(file) = &self.memory().held {
+            let _ = rustix::fs::fchmod(file, VALID);
+        }
+    }
+
     /// What a state file said that is not there any more.
-    pub(super) fn lost(&self) -> Option<StateFile> {
+    fn lost(&self) -> Option<StateFile> {
         let memory = self.memory();
         let file = memory.held.as_ref()?;
+        let mode = rustix::fs::fstat(file).ok()?.st_mode;
+        if Mode::from_raw_mode(mode) == OVER || self.is_under_way() {
+            return None;
+        }
         rustix::fs::seek(file, SeekFrom::Start(0)).ok()?;
         let json = read_up_to(file, MAX_STATE).ok()?;
         drop(memory);
@@ -47,22 +83,17 @@ impl Disk {
         StateFile::parse_local(&json, &self.limits).ok().filter(|state| state.commit.is_some())
     }
 
-    /// Writes a lost one anew, as far as the workspace still shows it; and what is to be told of that.
-    pub(super) fn put_back(&self, lost: StateFile, found: &Found) -> (Arc<Base>, String) {
-        match self.write_back(as_found(lost, found)) {
-            Ok(base) => (base, TOLD.to_owned()),
-            Err(error) => (Arc::default(), format!("it was deleted, and could not be written anew: {error}")),
-        }
+    /// What to walk by where the state file is missing.
+    pub(super) fn lost_where_missing(&self, base: &Base) -> Option<StateFile> {
+        if base.is_missing() { self.lost() } else { None }
     }
 
-    /// What is under way stays, and the mark of files that may not be on the disk yet is set anew.
-    fn write_back(&self, state: StateFile) -> io::Result<Arc<Base>> {
-        let mark = self.mark_fresh()?;
-        let file = self.replace(&state, mark.is_none())?;
-        if let Some(mark) = mark {
-            self.settle_down(mark)?;
-        }
-        self.wrote(file, state)
+    /// What was lost is the base again, as far as the workspace still shows it, until the next agreement writes it anew;
+    /// and what is to be told of that.
+    pub(super) fn take_back(&self, lost: StateFile, found: &Found) -> (Arc<Base>, String) {
+        let base = Arc::new(Base::without_file(as_found(lost, found)));
+        self.memory().base = Some(base.clone());
+        (base, TOLD.to_owned())
     }
 }
 
@@ -71,8 +102,9 @@ impl Disk {
 /// could not be looked at counts as it was.
 fn as_found(lost: StateFile, found: &Found) -> StateFile {
     let now: Tree = found.entries.iter().map(|(path, seen)| (path.clone(), seen.node.clone())).collect();
-    let unseen = |path: &FileName| found.problems.iter().any(|(problem, _)| is_at_or_above(problem, path));
-    let stays = |path: &FileName| now.get(path).is_some() || was_deleted(path, &now) || unseen(path);
+    let problems: BTreeSet<&FileName> = found.problems.iter().map(|(path, _)| path).collect();
+    let stays =
+        |path: &FileName| now.get(path).is_some() || was_deleted(path, &now) || is_unseen(path, &problems);
     let mut tree: Tree = lost.tree.0.into_iter().filter(|(path, _)| stays(path)).collect();
     tree.add_parents();
     let digest = tree.digest();
@@ -88,9 +120,4 @@ fn was_deleted(path: &FileName, now: &Tree) -> bool {
     let is_no_dir = |above: &[u8]| now.get(&name(above)).is_some_and(|node: &Node| !node.is_dir());
     let has_more = |unit: &[u8]| now.beneath(&name(unit)).next().is_some();
     path::ancestors(path.as_bytes()).any(is_no_dir) || unit_of(path.as_bytes()).is_some_and(has_more)
-}
-
-fn is_at_or_above(problem: &FileName, path: &FileName) -> bool {
-    let above = problem.as_bytes();
-    above.is_empty() || problem == path || path::ancestors(path.as_bytes()).any(|each| each == above)
 }

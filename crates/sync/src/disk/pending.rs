@@ -63,6 +63,8 @@ impl Disk {
         let changed = StateFile { last_synced_at: agree.now, commit: None, packed: false, tree }.to_json();
         let changed = serde_json::from_slice(&changed)?;
         let document = Document { commit: agree.commit, base, changed, removed: agree.delta.removed };
+        // Whether it becomes a version nobody knows, should this file be deleted too.
+        self.end_validity();
         // A loss of power may undo it: then the base is the one from before, and nothing is lost.
         self.write_beside(&serde_json::to_vec(&document)?)?;
         Ok(rustix::fs::renameat(self.root(), STATE_TEMPORARY, self.root(), STATE_NEXT)?)
@@ -70,6 +72,7 @@ impl Disk {
 
     /// What was prepared for became true, or did not.
     pub fn settle(&self, commit: Option<CommitRef>, now: i64) -> io::Result<()> {
+        let came_to_nothing = commit.is_none();
         if let (Some(commit), Some(pending)) = (commit, self.pending()) {
             let before = self.base();
             let from = match (&before.state, pending.base) {
@@ -90,7 +93,11 @@ impl Disk {
                 });
             }
         }
-        self.forget_pending()
+        self.forget_pending()?;
+        if came_to_nothing {
+            self.renew_validity();
+        }
+        Ok(())
     }
 
     pub(super) fn forget_pending(&self) -> io::Result<()> {

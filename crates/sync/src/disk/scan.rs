@@ -37,7 +37,7 @@ pub struct ScanReport {
     pub last_synced_at: Option<i64>,
     /// Of the state file; none without one.
     pub state_bytes: Option<u64>,
-    /// Why the state file could not be used.
+    /// What is wrong with the state file: why it could not be used, or that it is gone.
     pub base_problem: Option<String>,
     pub delta: Delta,
     /// What could not be looked at. It counts as unchanged.
@@ -52,7 +52,11 @@ pub struct ScanReport {
 impl Disk {
     pub fn scan(&self, ask: &ScanAsk) -> ScanReport {
         let mut base = self.base();
-        let lost = if base.is_missing() && !ask.regenerate { self.lost() } else { None };
+        let lost = if ask.regenerate { None } else { self.lost_where_missing(&base) };
+        if base.is_missing() {
+            // What a scan before this one took back may not be believed any more.
+            (base, self.memory().base) = (Arc::default(), None);
+        }
         let known = match ask.rehash {
             true => Arc::default(),
             false => self.memory().index.clone(),
@@ -62,8 +66,8 @@ impl Disk {
         let found = Walk { disk: self, known: &known, base: tree, also: &also }.run();
         let mut base_problem = problem(&base, ask);
         if let Some(lost) = lost {
-            let (written, told) = self.put_back(lost, &found);
-            (base, base_problem) = (written, Some(told));
+            let (taken, told) = self.take_back(lost, &found);
+            (base, base_problem) = (taken, Some(told));
         }
         let usable = usable(&base, ask);
         let tree = usable.map(|state| &state.tree);
@@ -128,7 +132,7 @@ fn is_changed(was: &Node, now: &Node) -> bool {
 }
 
 /// It may be there: it, or something above it, could not be looked at.
-fn is_unseen(path: &FileName, problems: &BTreeSet<&FileName>) -> bool {
+pub(super) fn is_unseen(path: &FileName, problems: &BTreeSet<&FileName>) -> bool {
     if problems.is_empty() {
         return false;
     }

@@ -32,15 +32,25 @@ pub struct Base {
 impl Base {
     /// S3.
     pub fn is_missing(&self) -> bool {
-        self.stamp.is_none()
+        self.stamp.is_none() && self.problem.is_none()
+    }
+
+    pub(super) fn without_file(state: StateFile) -> Base {
+        Base { stamp: None, state: Some(state), problem: None }
     }
 }
 
 impl Disk {
     /// The state file, read anew only where it changed. S3: missing means empty; broken is told.
     pub fn base(&self) -> Arc<Base> {
-        let stat = rustix::fs::statat(self.root(), STATE, AtFlags::SYMLINK_NOFOLLOW);
-        let stamp = stat.ok().map(|stat| Stamp::of(&stat));
+        let stamp = match rustix::fs::statat(self.root(), STATE, AtFlags::SYMLINK_NOFOLLOW) {
+            Ok(stat) => Some(Stamp::of(&stat)),
+            Err(Errno::NOENT) => None,
+            Err(errno) => {
+                let problem = Some(io::Error::from(errno).to_string());
+                return Arc::new(Base { problem, ..Base::default() });
+            }
+        };
         if let Some(base) = &self.memory().base
             && base.stamp == stamp
         {
@@ -91,30 +101,31 @@ impl Disk {
         let mark = if placed { self.mark_fresh()? } else { None };
         // It must not be on the disk before the files that it tells of, unless a mark says so.
         let file = self.replace(&state, placed && mark.is_none())?;
+        // Before anything can fail: what is held must be the last one.
+        self.wrote(file, state)?;
         match mark {
             Some(mark) => self.settle_down(mark)?,
             None => self.forget_mark()?,
         }
         self.placed.store(false, Ordering::Relaxed);
-        self.wrote(file, state)?;
         // What was under way is over.
         self.forget_pending()
     }
 
     /// What was just written.
-    pub(super) fn wrote(&self, file: OwnedFd, state: StateFile) -> io::Result<Arc<Base>> {
+    fn wrote(&self, file: OwnedFd, state: StateFile) -> io::Result<()> {
         let stamp = Some(Stamp::of(&rustix::fs::fstat(&file)?));
         self.hold(Some(file));
-        let base = Arc::new(Base { stamp, state: Some(state), problem: None });
-        self.memory().base = Some(base.clone());
-        Ok(base)
+        self.memory().base = Some(Arc::new(Base { stamp, state: Some(state), problem: None }));
+        Ok(())
     }
 
-    pub(super) fn replace(&self, state: &StateFile, durable: bool) -> io::Result<OwnedFd> {
+    fn replace(&self, state: &StateFile, durable: bool) -> io::Result<OwnedFd> {
         let file = self.write_beside(&state.to_json())?;
         if durable {
             rustix::fs::syncfs(&file)?;
         }
+        self.end_validity();
         rustix::fs::renameat(self.root(), STATE_TEMPORARY, self.root(), STATE)?;
         Ok(file)
     }

@@ -101,8 +101,6 @@ impl Engine<'_> {
         self.progress.phase(Phase::Scanning);
         let scan = self.workspace.scan(round.ask.clone()).await?;
         self.progress.phase(Phase::Looking);
-        // The next scan may find nothing wrong any more.
-        round.report.state_problem = round.report.state_problem.take().or(scan.base_problem.clone());
         if let Some(pending) = &scan.pending {
             self.settle(pending).await?;
             return Ok(None);

@@ -47,7 +47,7 @@ pub struct SyncReport {
     pub problems: Vec<(FileName, String)>,
     /// Files of the version that the bucket does not have as they should be. They are not in the workspace.
     pub damaged: Vec<(FileName, String)>,
-    /// Why the state file could not be used.
+    /// What was wrong with the state file: why it could not be used, or that it was gone.
     pub state_problem: Option<String>,
     /// What both sides agree on now.
     pub version: Option<CommitRef>,

@@ -12,6 +12,7 @@ use seawall_sync::{
     path::STATE,
     state::{Limits, StateFile},
     sums::Sums,
+    testing::{Fault, Faults},
     tree::{File, Mtime, Node, Tree},
 };
 use serde_json::{Value, json};
@@ -210,6 +211,75 @@ async fn s3_a_deleted_state_file_is_known_also_where_others_went_on() {
     let now = ["a", "b", "c"].map(|path| read(&world, 0, path));
     assert_eq!(now, ["mine", "theirs", "theirs"]);
     assert!(world.replicas[0].bodies().contains("mine"));
+}
+
+/// What `git clean -fdx` deletes.
+fn clean(world: &World, replica: usize) {
+    for own in [STATE, ".sandbox-state.next", ".sandbox-state.fresh", ".sandbox-state.lock"] {
+        let _ = fs::remove_file(world.replicas[replica].path(own));
+    }
+}
+
+/// The held file is one commit behind what this very workspace pushed.
+#[tokio::test]
+async fn s3_what_was_held_before_a_commit_is_no_base_after_it() {
+    // Wherever the sync dies.
+    for at in 0..40 {
+        let world = World::new(1);
+        share(&world, &[("f", "zero"), ("z", "kept")]).await;
+        write(&world, 0, "f", "one");
+        remove(&world, 0, "z");
+        world.sync_with_faults(0, &Faults::at(at, Fault::CrashAfter)).await;
+        // As a checkout brings them back.
+        write(&world, 0, "f", "zero");
+        write(&world, 0, "z", "kept");
+        clean(&world, 0);
+        world.sync(0).await.unwrap();
+        let bodies = world.replicas[0].bodies();
+        assert!(bodies.contains("zero") && bodies.contains("kept"), "{at}: {bodies:?}");
+    }
+}
+
+/// Two guests are at one volume, and what one has open is older than what the other wrote.
+#[tokio::test]
+async fn s3_what_another_guest_wrote_ends_what_is_held() {
+    for deleted_before in [false, true] {
+        let world = World::new(1);
+        share(&world, &[("f", "zero"), ("z", "kept")]).await;
+        let mut other = World::on(world.bucket.clone(), 1);
+        other.replicas[0].folder = folder();
+        other.replicas[0].disk = Arc::new(Disk::open(world.replicas[0].folder.path(), None).unwrap());
+        other.replicas[0].disk.ensure_state(0).unwrap();
+        other.replicas[0].disk.base();
+        write(&world, 0, "f", "one");
+        remove(&world, 0, "z");
+        if deleted_before {
+            clean(&world, 0);
+            write(&world, 0, ".git/HEAD", "new");
+        }
+        other.sync(0).await.unwrap();
+        write(&world, 0, "f", "zero");
+        write(&world, 0, "z", "kept");
+        clean(&world, 0);
+        world.sync(0).await.unwrap();
+        let bodies = world.replicas[0].bodies();
+        assert!(bodies.contains("zero") && bodies.contains("kept"), "{deleted_before}: {bodies:?}");
+    }
+}
+
+#[tokio::test]
+async fn s3_looking_writes_nothing() {
+    let world = World::new(1);
+    share(&world, &[("a", "old")]).await;
+    write(&world, 0, "a", "new");
+    clean(&world, 0);
+    for _ in 0..2 {
+        let plan = crate::kit::dry_run(&world, 0).await.unwrap();
+        assert!(plan.state_problem.is_some_and(|told| told.contains("deleted")));
+        assert_eq!((plan.upload.len(), plan.notes.len()), (1, 0));
+        assert!(!exists(&world, 0, STATE));
+    }
+    assert_eq!(world.sync(0).await.unwrap().direction, Direction::Pushed);
 }
 
 /// Another folder knows nothing of what was agreed on in the first.
