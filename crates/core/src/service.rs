@@ -348,7 +348,8 @@ impl SandboxService {
             self.undo(wanted.sandbox, volumes, left).await;
             return Err(error.with_code("hook_failed"));
         }
-        self.note(wanted, READY, Value::Bool(true)).await;
+        let ready = [(READY.to_owned(), Value::Bool(true)), (IN_PART.to_owned(), Value::Null)];
+        self.note_all(wanted, &Map::from_iter(ready)).await;
         let version = *version.lock().unwrap_or_else(PoisonError::into_inner);
         Ok(Ready { cold: true, version })
     }

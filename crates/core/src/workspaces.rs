@@ -255,7 +255,13 @@ impl Workspaces {
 
     async fn session(&self, id: SandboxId) -> Result<Session> {
         let guest = self.sandboxes.guest(id).await?;
-        Ok(Session::open(guest, self.settings.lock_wait, self.settings.limits).await?)
+        Ok(Session::open(
+            guest,
+            self.settings.lock_wait,
+            self.settings.limits,
+            self.settings.volume.is_some(),
+        )
+        .await?)
     }
 
     /// S7: pulls, pushes, or both, as is needed.

@@ -149,6 +149,10 @@ async fn call(disk: &Arc<Disk>, call: Call, reader: &mut Reader, writer: &mut Wr
                 Err(fault) => writer.message(Kind::Fault, &fault).await,
             }
         }
+        Call::Base => match off_thread(None, move || Ok(disk.told_base())).await {
+            Ok(report) => tell_scan(report, writer).await,
+            Err(fault) => writer.message(Kind::Fault, &fault).await,
+        },
         Call::Apply => {
             let steps = gather(reader, |item| match item {
                 Item::Step(step) => Some(step),

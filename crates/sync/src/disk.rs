@@ -58,6 +58,8 @@ pub struct Disk {
     mark: String,
     /// Files were written since the last agreement, perhaps by a guest that died.
     placed: AtomicBool,
+    /// A sync of this life changed something, and did not agree on it yet.
+    disturbed: AtomicBool,
 }
 
 #[derive(Debug, Default)]
@@ -82,7 +84,8 @@ impl Disk {
     pub fn new(root: OwnedFd, owner: Option<(u32, u32)>) -> Disk {
         let (memory, staged, placed) = (Mutex::default(), AtomicU64::new(0), AtomicBool::new(true));
         let mark = uuid::Uuid::new_v4().simple().to_string();
-        Disk { root, owner, limits: Limits::default(), memory, staged, mark, placed }
+        let disturbed = AtomicBool::new(false);
+        Disk { root, owner, limits: Limits::default(), memory, staged, mark, placed, disturbed }
     }
 
     /// S9: one sync of a workspace at a time. None where somebody has the lock.
@@ -94,6 +97,7 @@ impl Disk {
         match rustix::fs::flock(&fd, FlockOperation::NonBlockingLockExclusive) {
             Ok(()) => {
                 self.clear_staging()?;
+                self.forget_taken_back();
                 Ok(Some(DiskLock(fd)))
             }
             Err(Errno::WOULDBLOCK) => Ok(None),

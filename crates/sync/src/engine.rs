@@ -68,6 +68,7 @@ impl<'a> Engine<'a> {
             also: Vec::new(),
             regenerate: self.options.regenerate,
             rehash: self.options.rehash || self.options.regenerate,
+            shared: false,
         }
     }
 
@@ -88,6 +89,8 @@ impl<'a> Engine<'a> {
                 Done::Synced => break,
                 Done::Lost => {
                     lost += 1;
+                    // What was prepared for is settled by the next round, which begins anew after that.
+                    void = 0;
                     if lost > MAX_LOST {
                         let why = "others commit faster than this sync can; try again";
                         return Err(Error::unavailable(why).during("committing the version"));

@@ -25,6 +25,8 @@ pub const ABORT: u8 = 3;
 pub enum Call {
     /// Answered by [`codec::Item`] events and a [`ScanEnd`] reply.
     Scan(ScanAsk),
+    /// What the last scan started from, where no file says it. Answered as a scan is.
+    Base,
     /// Followed by steps as events and an end; answered by refusals as events and a reply.
     Apply,
     /// As [`Call::Agree`].

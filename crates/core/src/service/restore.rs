@@ -49,9 +49,6 @@ impl SandboxService {
                 return Err(error);
             }
         };
-        if in_part {
-            self.note(wanted, IN_PART, Value::Null).await;
-        }
         self.note_synced(wanted, &workspaces, report.version.as_ref()).await;
         Ok(report.version.map(|version| version.timestamp))
     }
@@ -166,7 +163,10 @@ impl SandboxService {
 
     /// V6: what was synced last, and when.
     pub async fn note_synced(&self, wanted: &Wanted, workspaces: &Workspaces, version: Option<&CommitRef>) {
-        let mut notes = Map::from_iter([(LAST_SYNCED.to_owned(), json!(self.clock.now().as_second()))]);
+        let mut notes = Map::from_iter([
+            (LAST_SYNCED.to_owned(), json!(self.clock.now().as_second())),
+            (IN_PART.to_owned(), Value::Null),
+        ]);
         if let (Some(version), Ok(place)) = (version, workspaces.place(wanted.sandbox)) {
             notes.insert(LAST_VERSION.to_owned(), json!(version.timestamp));
             notes.insert(LAST_PLACE.to_owned(), json!(place));
@@ -184,7 +184,7 @@ impl SandboxService {
     }
 
     /// V6. What cannot be noted is done again.
-    async fn note_all(&self, wanted: &Wanted, notes: &Map<String, Value>) {
+    pub(super) async fn note_all(&self, wanted: &Wanted, notes: &Map<String, Value>) {
         let merged = self.rows.merge_metadata(wanted.account, wanted.sandbox, notes).await;
         if let Err(error) = merged {
             tracing::warn!(sandbox = %wanted.sandbox, ?notes, error = %error.chain(), "it could not be noted");

@@ -51,6 +51,8 @@ pub struct Session {
     told: AtomicUsize,
     number: u64,
     limits: Limits,
+    /// Its volume has other sandboxes too.
+    shared: bool,
 }
 
 impl fmt::Debug for Session {
@@ -60,10 +62,10 @@ impl fmt::Debug for Session {
 }
 
 impl Session {
-    pub async fn open(guest: Guest, wait: Duration, limits: Limits) -> Result<Session> {
+    pub async fn open(guest: Guest, wait: Duration, limits: Limits, shared: bool) -> Result<Session> {
         let (stream, opened) = guest.open_sync(wait).await.map_err(|error| failed(&error))?;
         let (stream, told) = (Mutex::new(stream), AtomicUsize::new(0));
-        Ok(Session { guest, stream, told, number: opened.session, limits })
+        Ok(Session { guest, stream, told, number: opened.session, limits, shared })
     }
 }
 
@@ -90,26 +92,10 @@ fn unexpected(frame: &Frame, place: &str) -> Error {
 #[async_trait]
 impl Workspace for Session {
     async fn scan(&self, ask: ScanAsk) -> Result<ScanReport> {
-        let mut stream = self.stream.lock().await;
-        stream.message(Kind::Control, &Call::Scan(ask)).await.map_err(|error| failed(&error))?;
-        let mut report = ScanReport::default();
-        self.told.store(0, Ordering::Relaxed);
-        loop {
-            let frame = soon(&mut stream).await?;
-            let told = self.told.fetch_add(frame.body.len(), Ordering::Relaxed) + frame.body.len();
-            if told > MAX_TOLD {
-                return Err(Error::new(ErrorKind::TooLarge, "the workspace has too many names to sync"));
-            }
-            match frame.kind {
-                Kind::Event => self.take_part(&mut report, items(&frame)?)?,
-                Kind::Reply => {
-                    let report = finish(report, decode(&frame)?)?;
-                    tracing::debug!(sandbox = %self.guest.sandbox(), path = STATE, bytes = report.state_bytes, "state file read");
-                    return Ok(report);
-                }
-                _ => return Err(unexpected(&frame, "in a scan")),
-            }
-        }
+        let (report, end) = self.scanned(&Call::Scan(ScanAsk { shared: self.shared, ..ask })).await?;
+        let report = finish(report, end)?;
+        tracing::debug!(sandbox = %self.guest.sandbox(), path = STATE, bytes = report.state_bytes, "state file read");
+        Ok(report)
     }
 
     async fn base(&self) -> Result<Option<StateFile>> {
@@ -117,7 +103,7 @@ impl Workspace for Session {
         let read = ReadFile { file, offset: 0, length: None };
         let mut reader = match self.guest.read_bulk(read).await {
             Ok(reader) => reader,
-            Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
+            Err(error) if error.kind() == ErrorKind::NotFound => return self.deleted_base().await,
             Err(error) => return Err(failed(&error)),
         };
         if reader.entry().size > MAX_STATE {
@@ -200,6 +186,40 @@ impl Session {
             Kind::Reply => Ok(frame),
             _ => Err(unexpected(&frame, "instead of an agreement")),
         }
+    }
+
+    /// A call that is answered as a scan is.
+    async fn scanned(&self, call: &Call) -> Result<(ScanReport, ScanEnd)> {
+        let mut stream = self.stream.lock().await;
+        stream.message(Kind::Control, call).await.map_err(|error| failed(&error))?;
+        let mut report = ScanReport::default();
+        self.told.store(0, Ordering::Relaxed);
+        loop {
+            let frame = soon(&mut stream).await?;
+            let told = self.told.fetch_add(frame.body.len(), Ordering::Relaxed) + frame.body.len();
+            if told > MAX_TOLD {
+                return Err(Error::new(ErrorKind::TooLarge, "the workspace has too many names to sync"));
+            }
+            match frame.kind {
+                Kind::Event => self.take_part(&mut report, items(&frame)?)?,
+                Kind::Reply => return Ok((report, decode(&frame)?)),
+                _ => return Err(unexpected(&frame, "in a scan")),
+            }
+        }
+    }
+
+    /// The guest told of a base, so it knows what was in it. Nobody else is asked: an older one knows no such call.
+    async fn deleted_base(&self) -> Result<Option<StateFile>> {
+        let (told, end) = self.scanned(&Call::Base).await?;
+        for (path, node) in &told.delta.changed {
+            check_entry(path, node).map_err(|why| protocol(format!("{path:?}: {why}")))?;
+        }
+        Ok(end.base.map(|commit| StateFile {
+            last_synced_at: end.last_synced_at.unwrap_or_default(),
+            commit: Some(commit),
+            packed: false,
+            tree: told.delta.changed.into_iter().collect(),
+        }))
     }
 
     fn take_part(&self, report: &mut ScanReport, items: Vec<Item>) -> Result<()> {

@@ -442,10 +442,17 @@ async fn s12_a_sandbox_that_other_templates_use_keeps_its_place() {
 #[tokio::test]
 async fn s3_a_turn_that_deletes_the_state_file_takes_no_work_back() {
     let world = World::new("local", Vec::new());
-    let first = world.run(ask("echo old > a; echo old > b")).await;
+    let first = world.run(ask("echo old > a; echo old > b; echo made > built")).await;
     world.clock.advance(MINUTE);
-    let second = world.run(more(first.conversation(), "echo new > a; rm .sandbox-state")).await;
+    // The base is not the version, and is in no file.
+    let second = world.run(more(first.conversation(), "echo new > a; rm built .sandbox-state*")).await;
     assert!(second.pushed() > first.pushed(), "{second:?}");
+    assert_eq!(world.sh(first.sandbox(), "ls; cat a").await, "a\nb\nbuilt\nnew\n");
+    world.clock.advance(MINUTE);
+    newer_elsewhere(&world, first.sandbox()).await;
+    let other = world.run(more(first.conversation(), "echo newer > a; rm .sandbox-state*")).await;
+    assert!(other.pushed() > second.pushed(), "{other:?}");
+    assert_eq!(world.sh(first.sandbox(), "ls; cat a b").await, "a\nb\nbuilt\nnewer\nnew\n");
     world.clock.advance(MINUTE);
     // Also after a restore, and after a stop.
     let what = RestoreVersion { version: first.pushed(), ..RestoreVersion::default() };
@@ -459,6 +466,6 @@ async fn s3_a_turn_that_deletes_the_state_file_takes_no_work_back() {
     world.clock.advance(MINUTE);
     world.sandboxes.remove(first.sandbox(), Volumes::Delete).await.unwrap();
     let last = world.run(more(first.conversation(), "ls; cat a b")).await;
-    assert_eq!(last.text(), "a\nb\nold\nnewer\n", "{last:?}");
+    assert_eq!(last.text(), "a\nb\nbuilt\nold\nnewer\n", "{last:?}");
     world.end().await;
 }

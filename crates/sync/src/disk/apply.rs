@@ -14,7 +14,11 @@ use rustix::{
     io::Errno,
 };
 use seawall_api::files::FileName;
-use std::{ffi::OsStr, os::unix::ffi::OsStrExt, sync::Arc};
+use std::{
+    ffi::OsStr,
+    os::unix::ffi::OsStrExt,
+    sync::{Arc, atomic::Ordering},
+};
 
 const DEFAULT_DIR_MODE: u32 = 0o755;
 
@@ -37,6 +41,7 @@ fn refused(path: &FileName, why: &str) -> Outcome {
 impl Disk {
     /// Does steps in their order. What was refused is told, and the rest goes on.
     pub fn apply(&self, steps: &[Step]) -> Result<Vec<Refused>, (FileName, Errno)> {
+        self.disturbed.store(true, Ordering::Relaxed);
         let (mut all, mut changes) = (Vec::new(), Vec::new());
         for step in steps {
             match self.step(step).map_err(|errno| (step.path().clone(), errno)) {

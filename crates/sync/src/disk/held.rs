@@ -4,14 +4,14 @@
 //! look as if both sides had made it, and the version's files would take the place of newer ones.
 //!
 //! A base that is not the last one deletes and reverts. So what is held is believed only while nothing else can have
-//! been agreed on: from a commit's beginning, and from when another one is written, by whichever guest of the same
-//! volume, its mode says that it is [`OVER`]. It goes with the guest, so it is of this volume and of this life of the
-//! machine.
+//! been agreed on: not from a commit's beginning to its agreement, not once a sync changed files and did not come to its
+//! end, and not in volumes that several sandboxes share, each with a guest of its own. It goes with the guest, so it is
+//! of this volume and of this life of the machine.
 
 use super::{
     Disk,
     hash::READ,
-    scan::is_unseen,
+    scan::{ScanAsk, ScanReport, is_unseen},
     state::{Base, MAX_STATE, read_up_to},
     walk::Found,
 };
@@ -19,20 +19,19 @@ use crate::{
     diff::unit_of,
     path::{self, STATE, STATE_NEXT},
     state::{CommitRef, StateFile},
-    tree::{Node, Tree},
+    tree::{Delta, Node, Tree},
 };
 use rustix::{
     fd::OwnedFd,
     fs::{AtFlags, Mode, SeekFrom},
 };
 use seawall_api::files::FileName;
-use std::{collections::BTreeSet, sync::Arc};
+use std::{
+    collections::BTreeSet,
+    sync::{Arc, atomic::Ordering},
+};
 
-/// Of state files that another one takes the place of, or is about to. They can be read all the same: it is nothing
-/// but a sign for those who have it open.
-const OVER: Mode = Mode::from_raw_mode(0o444);
-const VALID: Mode = Mode::from_raw_mode(0o644);
-const TOLD: &str = "it was deleted while the sandbox ran; what was changed since stays";
+pub(super) const TOLD: &str = "it was deleted while the sandbox ran; what was changed since stays";
 
 impl Disk {
     /// What is at the name now. One that is not believed is not kept: deleting it makes it no better.
@@ -46,34 +45,15 @@ impl Disk {
     }
 
     /// A commit was begun, and whether it became a version is not known here.
-    fn is_under_way(&self) -> bool {
+    pub(super) fn is_under_way(&self) -> bool {
         rustix::fs::statat(self.root(), STATE_NEXT, AtFlags::SYMLINK_NOFOLLOW).is_ok()
-    }
-
-    /// Neither what is there nor what is held will be what was agreed on last.
-    pub(super) fn end_validity(&self) {
-        let there = rustix::fs::openat(self.root(), STATE, READ, Mode::empty()).ok();
-        let held = self.memory().held.take();
-        for file in [there, held].into_iter().flatten() {
-            // Where that is refused it is another's, and no state file of ours.
-            let _ = rustix::fs::fchmod(&file, OVER);
-        }
-    }
-
-    /// What was begun came to nothing, so what is there is what was agreed on last.
-    pub(super) fn renew_validity(&self) {
-        self.hold_what_is_there();
-        if let Some(file) = &self.memory().held {
-            let _ = rustix::fs::fchmod(file, VALID);
-        }
     }
 
     /// What a state file said that is not there any more.
     fn lost(&self) -> Option<StateFile> {
         let memory = self.memory();
         let file = memory.held.as_ref()?;
-        let mode = rustix::fs::fstat(file).ok()?.st_mode;
-        if Mode::from_raw_mode(mode) == OVER || self.is_under_way() {
+        if self.is_under_way() || self.disturbed.load(Ordering::Relaxed) {
             return None;
         }
         rustix::fs::seek(file, SeekFrom::Start(0)).ok()?;
@@ -83,17 +63,41 @@ impl Disk {
         StateFile::parse_local(&json, &self.limits).ok().filter(|state| state.commit.is_some())
     }
 
-    /// What to walk by where the state file is missing.
-    pub(super) fn lost_where_missing(&self, base: &Base) -> Option<StateFile> {
-        if base.is_missing() { self.lost() } else { None }
+    /// What to walk by where the state file is missing, and was not taken back already.
+    pub(super) fn lost_where_missing(&self, base: &Base, ask: &ScanAsk) -> Option<StateFile> {
+        if ask.shared {
+            self.hold(None);
+        }
+        let is_unknown = base.is_missing() && base.state.is_none();
+        if is_unknown && !ask.regenerate { self.lost() } else { None }
     }
 
-    /// What was lost is the base again, as far as the workspace still shows it, until the next agreement writes it anew;
-    /// and what is to be told of that.
-    pub(super) fn take_back(&self, lost: StateFile, found: &Found) -> (Arc<Base>, String) {
+    /// Another sync begins. The one before may have committed something.
+    pub(super) fn forget_taken_back(&self) {
+        let mut memory = self.memory();
+        if memory.base.as_ref().is_some_and(|base| base.is_missing()) {
+            memory.base = None;
+        }
+    }
+
+    /// What was agreed on, for those who cannot read it at its name.
+    pub fn told_base(&self) -> ScanReport {
+        let base = self.base();
+        let Some(state) = &base.state else { return ScanReport::default() };
+        let changed = state.tree.iter().map(|(path, node)| (path.clone(), node.clone())).collect();
+        ScanReport {
+            base: state.commit.clone(),
+            last_synced_at: Some(state.last_synced_at),
+            delta: Delta { changed, ..Delta::default() },
+            ..ScanReport::default()
+        }
+    }
+
+    /// What was lost is the base of this sync, as far as the workspace still shows it. Its agreement writes it anew.
+    pub(super) fn take_back(&self, lost: StateFile, found: &Found) -> Arc<Base> {
         let base = Arc::new(Base::without_file(as_found(lost, found)));
         self.memory().base = Some(base.clone());
-        (base, TOLD.to_owned())
+        base
     }
 }
 

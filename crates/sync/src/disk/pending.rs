@@ -64,7 +64,7 @@ impl Disk {
         let changed = serde_json::from_slice(&changed)?;
         let document = Document { commit: agree.commit, base, changed, removed: agree.delta.removed };
         // Whether it becomes a version nobody knows, should this file be deleted too.
-        self.end_validity();
+        self.hold(None);
         // A loss of power may undo it: then the base is the one from before, and nothing is lost.
         self.write_beside(&serde_json::to_vec(&document)?)?;
         Ok(rustix::fs::renameat(self.root(), STATE_TEMPORARY, self.root(), STATE_NEXT)?)
@@ -95,7 +95,7 @@ impl Disk {
         }
         self.forget_pending()?;
         if came_to_nothing {
-            self.renew_validity();
+            self.hold_what_is_there();
         }
         Ok(())
     }

@@ -156,6 +156,7 @@ impl Disk {
 
     pub fn placer(&self) -> Result<Placer<'_>, Errno> {
         self.placed.store(true, Ordering::Relaxed);
+        self.disturbed.store(true, Ordering::Relaxed);
         Ok(Placer { disk: self, staging: self.staging()?, parent: None })
     }
 

@@ -2,6 +2,7 @@
 
 use super::{
     Disk,
+    held::TOLD,
     index::{Index, Seen},
     state::Base,
     walk::Walk,
@@ -25,6 +26,9 @@ pub struct ScanAsk {
     /// Read every file, also those that look unchanged.
     #[serde(default)]
     pub rehash: bool,
+    /// The volume has other guests too, which may have agreed on something else since.
+    #[serde(default)]
+    pub shared: bool,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -52,11 +56,7 @@ pub struct ScanReport {
 impl Disk {
     pub fn scan(&self, ask: &ScanAsk) -> ScanReport {
         let mut base = self.base();
-        let lost = if ask.regenerate { None } else { self.lost_where_missing(&base) };
-        if base.is_missing() {
-            // What a scan before this one took back may not be believed any more.
-            (base, self.memory().base) = (Arc::default(), None);
-        }
+        let lost = self.lost_where_missing(&base, ask);
         let known = match ask.rehash {
             true => Arc::default(),
             false => self.memory().index.clone(),
@@ -64,10 +64,8 @@ impl Disk {
         let also: BTreeSet<FileName> = ask.also.iter().cloned().collect();
         let tree = lost.as_ref().or(usable(&base, ask)).map(|state| &state.tree);
         let found = Walk { disk: self, known: &known, base: tree, also: &also }.run();
-        let mut base_problem = problem(&base, ask);
         if let Some(lost) = lost {
-            let (taken, told) = self.take_back(lost, &found);
-            (base, base_problem) = (taken, Some(told));
+            base = self.take_back(lost, &found);
         }
         let usable = usable(&base, ask);
         let tree = usable.map(|state| &state.tree);
@@ -78,7 +76,7 @@ impl Disk {
             pending: self.pending().map(|pending| pending.commit),
             last_synced_at: base.state.as_ref().map(|state| state.last_synced_at),
             state_bytes: self.state_bytes(),
-            base_problem,
+            base_problem: problem(&base, ask),
             delta,
             scanned: found.entries.iter().filter(|(_, seen)| !seen.node.is_dir()).count() as u64,
             problems: found.problems,
@@ -99,6 +97,7 @@ fn usable<'a>(base: &'a Base, ask: &ScanAsk) -> Option<&'a StateFile> {
 fn problem(base: &Base, ask: &ScanAsk) -> Option<String> {
     match ask.regenerate {
         true => Some("it is regenerated, as asked".to_owned()),
+        false if base.is_missing() && base.state.is_some() => Some(TOLD.to_owned()),
         false => base.problem.clone(),
     }
 }

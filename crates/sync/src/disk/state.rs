@@ -85,7 +85,7 @@ impl Disk {
         };
         match parsed {
             Ok((state, file)) => {
-                self.hold(Some(file));
+                self.hold(Some(file).filter(|_| !self.is_under_way()));
                 Base { stamp, state: Some(state), problem: None }
             }
             Err(problem) => {
@@ -116,6 +116,7 @@ impl Disk {
     fn wrote(&self, file: OwnedFd, state: StateFile) -> io::Result<()> {
         let stamp = Some(Stamp::of(&rustix::fs::fstat(&file)?));
         self.hold(Some(file));
+        self.disturbed.store(false, Ordering::Relaxed);
         self.memory().base = Some(Arc::new(Base { stamp, state: Some(state), problem: None }));
         Ok(())
     }
@@ -125,7 +126,6 @@ impl Disk {
         if durable {
             rustix::fs::syncfs(&file)?;
         }
-        self.end_validity();
         rustix::fs::renameat(self.root(), STATE_TEMPORARY, self.root(), STATE)?;
         Ok(file)
     }

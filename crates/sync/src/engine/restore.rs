@@ -47,7 +47,7 @@ impl Engine<'_> {
         let head = self.versions.head().await?;
         let Some(newest) = &head.version else { return Ok(None) };
         let empty = fresh && scan.base.is_none();
-        let synced = scan.base.as_ref().is_some_and(|base| base.id == newest.id);
+        let synced = scan.base.as_ref().is_some_and(|base| base.id == newest.id && !base.partial);
         if !scan.delta.is_empty() || !(empty || synced) {
             return Ok(None);
         }

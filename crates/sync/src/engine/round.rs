@@ -150,7 +150,9 @@ impl Engine<'_> {
 
     async fn nothing_to_do(&self, round: &mut Round, scan: ScanReport) -> Result<Done> {
         let now = self.versions.clock.now_ms().div_euclid(1000);
-        let fresh = scan.last_synced_at.is_some_and(|at| (at..=at.saturating_add(FRESH)).contains(&now));
+        let is_there = scan.state_bytes.is_some();
+        let fresh =
+            is_there && scan.last_synced_at.is_some_and(|at| (at..=at.saturating_add(FRESH)).contains(&now));
         round.report.version = scan.base.clone();
         round.report.stats.files_skipped = scan.scanned;
         round.took(&scan);

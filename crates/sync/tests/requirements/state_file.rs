@@ -7,12 +7,12 @@ use crate::{
 use seawall_api::files::FileName;
 use seawall_sync::{
     bucket::MemoryBucket,
-    disk::Disk,
-    engine::{Direction, Options},
+    disk::{Disk, LocalWorkspace, ScanAsk},
+    engine::{Direction, Engine, Options},
     path::STATE,
     state::{Limits, StateFile},
     sums::Sums,
-    testing::{Fault, Faults},
+    testing::{Fault, Faults, FaultyBucket, FaultyWorkspace},
     tree::{File, Mtime, Node, Tree},
 };
 use serde_json::{Value, json};
@@ -240,31 +240,53 @@ async fn s3_what_was_held_before_a_commit_is_no_base_after_it() {
     }
 }
 
-/// Two guests are at one volume, and what one has open is older than what the other wrote.
+/// Two guests are at one volume: what one has open may be older than what the other wrote.
 #[tokio::test]
-async fn s3_what_another_guest_wrote_ends_what_is_held() {
-    for deleted_before in [false, true] {
+async fn s3_in_a_shared_volume_nothing_is_held() {
+    let world = World::new(1);
+    share(&world, &[("a", "a")]).await;
+    clean(&world, 0);
+    let disk = &world.replicas[0].disk;
+    let base = |shared| disk.scan(&ScanAsk { shared, ..ScanAsk::default() }).base;
+    assert!(base(true).is_none() && base(false).is_none(), "what was let go does not come back");
+}
+
+/// A restore commits in the middle, and dies.
+#[tokio::test]
+async fn s3_what_was_held_before_a_restore_is_no_base_after_it() {
+    for at in 0..40 {
         let world = World::new(1);
-        share(&world, &[("f", "zero"), ("z", "kept")]).await;
-        let mut other = World::on(world.bucket.clone(), 1);
-        other.replicas[0].folder = folder();
-        other.replicas[0].disk = Arc::new(Disk::open(world.replicas[0].folder.path(), None).unwrap());
-        other.replicas[0].disk.ensure_state(0).unwrap();
-        other.replicas[0].disk.base();
-        write(&world, 0, "f", "one");
-        remove(&world, 0, "z");
-        if deleted_before {
-            clean(&world, 0);
-            write(&world, 0, ".git/HEAD", "new");
+        share(&world, &[("f", "old")]).await;
+        let old = world.versions(0).head().await.unwrap().version.unwrap().timestamp;
+        write(&world, 0, "f", "new");
+        write(&world, 0, "z", "kept");
+        world.sync(0).await.unwrap();
+        let faults = Faults::at(at, Fault::CrashAfter);
+        let workspace = FaultyWorkspace::new(LocalWorkspace(world.replicas[0].disk.clone()), faults.clone());
+        let versions =
+            world.versions_on(Arc::new(FaultyBucket::new(world.bucket.clone(), faults.clone())), 0);
+        let engine = Engine::new(&versions, &workspace);
+        tokio::select! {
+            done = engine.restore(old) => drop(done),
+            () = faults.crash() => {}
         }
-        other.sync(0).await.unwrap();
-        write(&world, 0, "f", "zero");
+        write(&world, 0, "f", "new");
         write(&world, 0, "z", "kept");
         clean(&world, 0);
         world.sync(0).await.unwrap();
         let bodies = world.replicas[0].bodies();
-        assert!(bodies.contains("zero") && bodies.contains("kept"), "{deleted_before}: {bodies:?}");
+        assert!(bodies.contains("new") && bodies.contains("kept"), "{at}: {bodies:?}");
     }
+}
+
+/// Also where nothing else is to be done.
+#[tokio::test]
+async fn s1_a_deleted_state_file_is_written_anew_by_every_sync() {
+    let world = World::new(1);
+    share(&world, &[("a", "a")]).await;
+    clean(&world, 0);
+    assert_eq!(world.sync(0).await.unwrap().direction, Direction::Nothing);
+    assert_eq!(paths(&state(&world, 0).tree), ["a"]);
 }
 
 #[tokio::test]
