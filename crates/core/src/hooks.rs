@@ -316,8 +316,8 @@ impl Hooks {
         if let Some(running) = running {
             return Ok(running.process);
         }
-        // Those that ended are listed too, so one more than they are is free. Another life of the box has others: what a
-        // run used is counted once for each id.
+        // Those that ended lately are listed too, so one more than they are is free. Another life of the box has other ids:
+        // what a run used is counted once for each.
         for time in 0..=all.len() {
             let process = id_of(&format!("{boot} {tag} {time}"))?;
             if !all.iter().any(|info| info.process == process) {
