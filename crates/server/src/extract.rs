@@ -244,8 +244,7 @@ pub fn remote(headers: &HeaderMap, extensions: &Extensions, trust_forwarded: boo
     Remote(trust_forwarded.then(forwarded).flatten().or_else(peer))
 }
 
-/// Which part of a list was asked for.
-/// Of a list that has no other wishes.
+/// Of a list that can be asked for in parts, and in no other way.
 #[derive(Debug, Deserialize, IntoParams)]
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
@@ -256,6 +255,7 @@ pub struct PageQuery {
     pub after: Option<String>,
 }
 
+/// Which part of a list was asked for.
 pub fn page(limit: Option<u32>, after: Option<&str>) -> ApiResult<Page> {
     let after = after.map(str::parse::<Cursor>).transpose()?;
     let page = Page { limit: limit.unwrap_or(PAGE), after };

@@ -13,7 +13,7 @@ use seawall_api::files::FileName;
 use seawall_sync::{
     bucket::MemoryBucket,
     testing::{Fault, Faults, MemoryTurnstile},
-    tree::Node,
+    tree::{Node, Tree},
 };
 use std::{fs, sync::Arc};
 use world::World;
@@ -104,12 +104,20 @@ async fn apply(world: &mut World, op: &Op) -> Result<(), String> {
     Ok(())
 }
 
+/// Time passes by itself where somebody waits.
+fn block_on<T>(work: impl Future<Output = T>) -> T {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build();
+    runtime.unwrap().block_on(work)
+}
+
+async fn step(world: &mut World, op: &Op) -> Result<(), TestCaseError> {
+    apply(world, op).await.map_err(|why| TestCaseError::fail(format!("{op:?}: {why}")))
+}
+
 fn run(mut world: World, ops: &[Op]) -> Result<(), TestCaseError> {
-    let runtime =
-        tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build().unwrap();
-    runtime.block_on(async {
+    block_on(async {
         for op in ops {
-            apply(&mut world, op).await.map_err(|why| TestCaseError::fail(format!("{op:?}: {why}")))?;
+            step(&mut world, op).await?;
             world
                 .nothing_is_lost()
                 .await
@@ -117,6 +125,20 @@ fn run(mut world: World, ops: &[Op]) -> Result<(), TestCaseError> {
         }
         world.converges().await.map_err(TestCaseError::fail)
     })
+}
+
+/// On one workspace, with a look at what it was before each step and is after it.
+async fn alone(
+    ops: &[Op],
+    look: impl Fn(&Op, &Tree, &Tree) -> Result<(), TestCaseError>,
+) -> Result<World, TestCaseError> {
+    let mut world = World::new(1);
+    for op in ops {
+        let before = world.replicas[0].tree();
+        step(&mut world, op).await?;
+        look(op, &before, &world.replicas[0].tree())?;
+    }
+    Ok(world)
 }
 
 /// `SEAWALL_HISTORIES` for a long run.
@@ -164,19 +186,14 @@ proptest! {
     fn s4_a_workspace_that_nobody_else_has_is_never_changed_by_its_syncs(
         ops in proptest::collection::vec(own_op(), 1..30)
     ) {
-        let mut world = World::new(1);
-        let runtime =
-            tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build().unwrap();
-        runtime.block_on(async {
-            for op in &ops {
-                let before = world.replicas[0].tree();
-                apply(&mut world, op).await.map_err(|why| TestCaseError::fail(format!("{op:?}: {why}")))?;
+        block_on(async {
+            let world = alone(&ops, |op, before, after| {
                 if matches!(op, Op::Sync(_) | Op::FaultySync(..) | Op::Restart(_) | Op::Prune(..)) {
-                    let after = world.replicas[0].tree();
-                    prop_assert!(after.same(&before), "{op:?} made {before:#?} {after:#?}");
+                    prop_assert!(after.same(before), "{op:?} made {before:#?} {after:#?}");
                 }
-            }
-            world.converges().await.map_err(TestCaseError::fail)
+                Ok(())
+            });
+            world.await?.converges().await.map_err(TestCaseError::fail)
         })?;
     }
 }
@@ -204,24 +221,20 @@ proptest! {
     fn s3_a_deleted_state_file_changes_nothing_that_is_there(
         ops in proptest::collection::vec(careless_op(), 1..30)
     ) {
-        let mut world = World::new(1);
-        let runtime =
-            tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build().unwrap();
-        runtime.block_on(async {
-            for op in &ops {
-                let before = world.replicas[0].tree();
-                apply(&mut world, op).await.map_err(|why| TestCaseError::fail(format!("{op:?}: {why}")))?;
-                if matches!(op, Op::Sync(_)) {
-                    // What was deleted may come back; what is there stays as it is.
-                    let after = world.replicas[0].tree();
-                    let stays = |path: &FileName, node: &Node| after.get(path).is_some_and(|now| now.same(node));
-                    let changed: Vec<_> = before.iter().filter(|(path, node)| !stays(path, node)).collect();
-                    prop_assert!(changed.is_empty(), "{op:?} changed {changed:#?}: {before:#?} {after:#?}");
-                    let is_copy = |path: &FileName| path.to_string().contains(".conflict-");
-                    prop_assert!(!after.iter().any(|(path, _)| is_copy(path)), "{op:?} made {after:#?}");
+        block_on(async {
+            let world = alone(&ops, |op, before, after| {
+                if !matches!(op, Op::Sync(_)) {
+                    return Ok(());
                 }
-            }
-            world.nothing_is_lost().await.map_err(TestCaseError::fail)
+                // What was deleted may come back; what is there stays as it is.
+                let stays = |path: &FileName, node: &Node| after.get(path).is_some_and(|now| now.same(node));
+                let changed: Vec<_> = before.iter().filter(|(path, node)| !stays(path, node)).collect();
+                prop_assert!(changed.is_empty(), "{op:?} changed {changed:#?}: {before:#?} {after:#?}");
+                let is_copy = |path: &FileName| path.to_string().contains(".conflict-");
+                prop_assert!(!after.iter().any(|(path, _)| is_copy(path)), "{op:?} made {after:#?}");
+                Ok(())
+            });
+            world.await?.nothing_is_lost().await.map_err(TestCaseError::fail)
         })?;
     }
 }

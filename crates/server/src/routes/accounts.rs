@@ -3,7 +3,7 @@
 use crate::{
     audit::AuditEntry,
     error::{ApiError, ApiResult, Problems},
-    extract::{self, Admin, Json, OptionalJson, Path, Query, Reader},
+    extract::{self, Admin, Json, OptionalJson, PageQuery, Path, Query, Reader},
     idempotency::Secret,
     state::AppState,
 };
@@ -159,17 +159,6 @@ pub fn operator(who: &Identity) -> ApiResult<()> {
             "only admin keys of the account `local` may see to other accounts",
         )),
     }
-}
-
-/// Which part of a list.
-#[derive(Debug, Deserialize, IntoParams)]
-#[serde(deny_unknown_fields)]
-#[into_params(parameter_in = Query)]
-struct PageQuery {
-    /// Rows of the page, 1 to 1000; 100 where it is not said.
-    limit: Option<u32>,
-    /// `next` of the page before.
-    after: Option<String>,
 }
 
 /// All accounts, oldest first. For operators.
