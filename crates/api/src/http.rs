@@ -41,6 +41,13 @@ pub struct Problem {
     pub request_id: String,
     /// Whether the same call may succeed later.
     pub retryable: bool,
+    /// True where it is certain that the call changed nothing: it may be sent again, also with the same `Idempotency-Key`.
+    #[serde(default, skip_serializing_if = "is_false")]
+    pub nothing_done: bool,
+}
+
+fn is_false(flag: &bool) -> bool {
+    !flag
 }
 
 /// A page of a list.

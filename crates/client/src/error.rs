@@ -44,6 +44,7 @@ impl Error {
                 detail: detail.into(),
                 request_id: String::new(),
                 retryable: kind.is_retryable(),
+                nothing_done: false,
             }),
         }
     }
@@ -62,6 +63,11 @@ impl Error {
     /// Whether the same call may succeed later.
     pub fn is_retryable(&self) -> bool {
         self.problem.retryable
+    }
+
+    /// Whether a seawall server answered. Else nobody did, or something between it and us.
+    pub(crate) fn is_answer(&self) -> bool {
+        self.status.is_some() && !self.problem.request_id.is_empty()
     }
 
     /// An answer that is no success.
@@ -128,6 +134,8 @@ fn not_ours(status: StatusCode, body: &[u8]) -> Problem {
         request_id: String::new(),
         // A proxy says so while the server behind it is started again.
         retryable: kind.is_retryable() || status == StatusCode::BAD_GATEWAY,
+        // Whoever answered, 429 is a refusal.
+        nothing_done: status == StatusCode::TOO_MANY_REQUESTS,
     }
 }
 

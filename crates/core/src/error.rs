@@ -13,13 +13,15 @@ pub struct Error {
     /// Says more than the kind, where there is more to say.
     code: Option<&'static str>,
     message: String,
+    /// Whether it is certain that the call changed nothing.
+    no_effect: bool,
     #[source]
     source: Option<Box<dyn StdError + Send + Sync>>,
 }
 
 impl Error {
     pub fn new(kind: ErrorKind, message: impl Into<String>) -> Self {
-        Error { kind, code: None, message: message.into(), source: None }
+        Error { kind, code: None, message: message.into(), no_effect: false, source: None }
     }
 
     pub fn with_source(mut self, source: impl Into<Box<dyn StdError + Send + Sync>>) -> Self {
@@ -31,6 +33,18 @@ impl Error {
     pub fn with_code(mut self, code: &'static str) -> Self {
         self.code = Some(code);
         self
+    }
+
+    /// States that the call changed nothing, so that the same call may be made again. Only for refusals that come before the
+    /// first change.
+    pub fn without_effect(mut self) -> Self {
+        self.no_effect = true;
+        self
+    }
+
+    /// True where it is certain that the call changed nothing. False says nothing about it.
+    pub fn had_no_effect(&self) -> bool {
+        self.no_effect
     }
 
     pub fn not_found(message: impl Into<String>) -> Self {
