@@ -14,6 +14,7 @@ use toml::{Table, Value};
 
 mod agents;
 mod native;
+mod retention;
 mod server;
 mod suggest;
 mod sync;
@@ -21,11 +22,12 @@ mod sync;
 mod tests;
 
 pub use agents::{AgentSettings, templates};
+pub use retention::RetentionSettings;
 pub use server::ServerSettings;
 pub use sync::SyncSettings;
 
 const FILE: &str = "seawall.toml";
-const TOP_KEYS: [&str; 13] = [
+const TOP_KEYS: [&str; 14] = [
     "data",
     "provider",
     "exec",
@@ -39,6 +41,7 @@ const TOP_KEYS: [&str; 13] = [
     "server",
     "sandboxes",
     "conversations",
+    "retention",
 ];
 const DATABASE_KEYS: [&str; 1] = ["url"];
 const DATABASE_VAR: &str = "SEAWALL_DATABASE_URL";
@@ -62,6 +65,7 @@ pub struct Settings {
     pub sync: SyncSettings,
     pub agents: AgentSettings,
     pub server: ServerSettings,
+    pub retention: RetentionSettings,
     /// The file that was read.
     pub file: Option<PathBuf>,
 }
@@ -79,6 +83,7 @@ impl Default for Settings {
             sync: SyncSettings::default(),
             agents: AgentSettings::default(),
             server: ServerSettings::default(),
+            retention: RetentionSettings::default(),
             file: None,
         }
     }
@@ -201,6 +206,7 @@ impl Layers {
         self.sync_file(&shown, &table)?;
         self.agents_file(file, &shown, &table)?;
         self.server_file(file, &shown, &table)?;
+        self.retention_file(&shown, &table)?;
         self.settings.file = Some(around.current_dir.join(file));
         let database = section(&shown, &table, "database", &DATABASE_KEYS)?;
         if let Some(value) = database.and_then(|section| section.get("url")) {

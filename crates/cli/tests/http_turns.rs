@@ -25,6 +25,8 @@ mod endings;
 mod outages;
 #[path = "http/owners.rs"]
 mod owners;
+#[path = "http/single.rs"]
+mod single;
 #[path = "http/streams.rs"]
 mod streams;
 #[path = "http/turns.rs"]

@@ -19,6 +19,8 @@ const TIME: Duration = Duration::from_secs(120);
 const CARRY: Duration = Duration::from_secs(30);
 const FIRST_PAUSE: Duration = Duration::from_secs(1);
 const LONGEST_PAUSE: Duration = Duration::from_secs(300);
+/// How often a webhook is called before it is given up: for about three days.
+const MOST_CALLS: u32 = 900;
 
 /// What one round came to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -59,6 +61,12 @@ impl Courier {
                 Ok(()) => {
                     self.outbox.done(&delivery).await?;
                     round.delivered += 1;
+                }
+                Err(error) if is_hopeless(&delivery) => {
+                    let (id, attempts, text) = (delivery.entry.id, delivery.entry.attempts, error.chain());
+                    tracing::error!(outbox = id, attempts, error = %text, "a webhook is given up");
+                    self.outbox.done(&delivery).await?;
+                    round.failed += 1;
                 }
                 Err(error) => {
                     let (id, attempts, text) = (delivery.entry.id, delivery.entry.attempts, error.chain());
@@ -103,6 +111,11 @@ impl Courier {
             }
         }
     }
+}
+
+/// Messages are carried until they arrive. A webhook that nobody answers for days would wait for ever, with all that follow.
+fn is_hopeless(delivery: &Delivery) -> bool {
+    matches!(delivery.entry.task, Task::CallWebhook { .. }) && delivery.entry.attempts >= MOST_CALLS
 }
 
 /// Twice as long each time.

@@ -16,6 +16,7 @@ pub mod ports;
 pub mod providers;
 pub mod queues;
 pub mod reaper;
+pub mod retention;
 pub mod rows;
 pub mod sandboxes;
 pub mod service;

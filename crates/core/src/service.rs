@@ -3,12 +3,14 @@
 //! [`SandboxService::ensure`] is what every operation begins with: what runs is left alone, what is gone is made again
 //! with its workspace. A cold start that fails leaves nothing behind.
 
+mod entrances;
 mod files;
 mod manage;
 mod owned;
 mod restore;
 mod versions;
 
+pub(crate) use entrances::{Closing, Entrances, Watched};
 pub use files::{ListFiles, ReadAsk, Source};
 pub use manage::EndSandbox;
 pub use owned::shown;
@@ -33,7 +35,6 @@ use seawall_api::{
 };
 use serde_json::{Map, Value, json};
 use std::{
-    collections::HashSet,
     fmt,
     sync::{Arc, Mutex, PoisonError},
 };
@@ -120,10 +121,9 @@ pub struct SandboxService {
     /// T5: of what says nothing itself.
     timeouts: Timeouts,
     turns: Option<Arc<dyn Turns>>,
-    /// Who makes a sandbox ready, or ends it, stands in its queue; others wait.
-    queues: Queues,
-    /// Those that are just being ended: nobody is let in any more.
-    closing: Arc<Mutex<HashSet<SandboxId>>>,
+    /// Who makes a sandbox ready, stops or ends it stands in its queue; others wait.
+    pub(crate) queues: Queues,
+    pub(crate) entrances: Entrances,
 }
 
 impl fmt::Debug for SandboxService {
@@ -151,7 +151,7 @@ impl SandboxService {
             timeouts: Timeouts::default(),
             turns: None,
             queues: Queues::default(),
-            closing: Arc::default(),
+            entrances: Entrances::default(),
         }
     }
 
@@ -203,6 +203,7 @@ impl SandboxService {
 
     async fn ensure_alone(&self, wanted: &Wanted) -> Result<Ready> {
         let id = wanted.sandbox;
+        self.entrances.note(id);
         let Some(row) = self.rows.find(id).await? else {
             return self.make(wanted, None, Left::Nothing).await;
         };

@@ -6,6 +6,8 @@
 
 #[path = "turns/cancels.rs"]
 mod cancels;
+#[path = "turns/clock.rs"]
+mod clock;
 #[path = "turns/cold_starts.rs"]
 mod cold_starts;
 #[path = "turns/conversations.rs"]
@@ -30,6 +32,8 @@ mod messages;
 mod reaper;
 #[path = "turns/recovery.rs"]
 mod recovery;
+#[path = "turns/retention.rs"]
+mod retention;
 #[path = "turns/service.rs"]
 mod service;
 #[path = "turns/shell.rs"]

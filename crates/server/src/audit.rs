@@ -1,6 +1,9 @@
-//! Who changed what: a line of JSON for every mutating call of a known caller, in a file that only grows.
+//! Who changed what: a line of JSON for every mutating call of a known caller.
 //!
-//! The file is opened anew for every line, so that it may be moved away at any time. It is the operator's to move.
+//! The file is opened anew for every line, so that it may be moved away at any time. When it is large or old it is put aside under
+//! a name with the time ([`segments`]), and what is kept long enough goes (K11).
+
+mod segments;
 
 use crate::{
     error::request_id,
@@ -18,6 +21,8 @@ use axum::{
 use jiff::Timestamp;
 use seawall_api::{AccountId, KeyId};
 use seawall_core::{Error, Result};
+use segments::Segments;
+pub use segments::{KeepAudit, tidy};
 use serde::{Deserialize, Serialize};
 use std::{
     fs::{File, OpenOptions, Permissions},
@@ -60,14 +65,14 @@ pub struct Audit(Option<Arc<Log>>);
 
 #[derive(Debug)]
 struct Log {
-    path: PathBuf,
+    segments: Segments,
     /// One line after the other.
     turn: Mutex<()>,
 }
 
 impl Audit {
     /// None: nowhere. An error where the file cannot be written.
-    pub fn open(path: Option<&Path>) -> Result<Audit> {
+    pub fn open(path: Option<&Path>, keep: KeepAudit) -> Result<Audit> {
         let Some(path) = path else { return Ok(Audit(None)) };
         // It may be there already, with another mode.
         let opened = append_to(path).and_then(|file| file.set_permissions(Permissions::from_mode(MODE)));
@@ -75,7 +80,8 @@ impl Audit {
             let text = format!("the audit file {} cannot be written; name another", path.display());
             Error::invalid(text).with_source(error)
         })?;
-        Ok(Audit(Some(Arc::new(Log { path: path.to_owned(), turn: Mutex::new(()) }))))
+        let segments = Segments { path: path.to_owned(), keep };
+        Ok(Audit(Some(Arc::new(Log { segments, turn: Mutex::new(()) }))))
     }
 
     fn is_on(&self) -> bool {
@@ -95,9 +101,7 @@ impl Audit {
     /// The last entries of an account, newest first.
     pub async fn last(&self, account: AccountId, limit: usize) -> Result<Vec<AuditEntry>> {
         let Some(log) = self.0.clone() else { return Ok(Vec::new()) };
-        let read = tokio::task::spawn_blocking(move || {
-            tail(&mut File::open(&log.path)?, limit, |entry| entry.account == account)
-        });
+        let read = tokio::task::spawn_blocking(move || log.last(account, limit));
         let read = read.await.map_err(io::Error::other).flatten();
         read.map_err(|error| Error::internal("the audit file cannot be read").with_source(error))
     }
@@ -112,12 +116,43 @@ impl Log {
         let mut line = serde_json::to_vec(entry)?;
         line.push(b'\n');
         let _turn = self.turn.lock().unwrap_or_else(PoisonError::into_inner);
-        append_to(&self.path)?.write_all(&line)
+        let mut file = append_to(&self.segments.path)?;
+        if self.segments.is_full(file.metadata()?.len()) {
+            drop(file);
+            self.segments.tidy(Timestamp::now())?;
+            file = append_to(&self.segments.path)?;
+        }
+        file.write_all(&line)
+    }
+
+    /// From the newest file to the oldest, as far as is read at all.
+    fn last(&self, account: AccountId, limit: usize) -> io::Result<Vec<AuditEntry>> {
+        let (mut found, mut left) = (Vec::new(), MAX_READ);
+        for path in self.segments.newest_first()? {
+            let mut file = match File::open(&path) {
+                // Moved away, or removed, since it was listed.
+                Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
+                opened => opened?,
+            };
+            let size = file.metadata()?.len();
+            let more = tail(&mut file, limit - found.len(), left, |entry| entry.account == account)?;
+            found.extend(more);
+            left = left.saturating_sub(size);
+            if found.len() >= limit || left == 0 {
+                break;
+            }
+        }
+        Ok(found)
     }
 }
 
 /// The last lines that are wanted, newest first. What is no entry is passed over.
-fn tail<F>(file: &mut F, limit: usize, wanted: impl Fn(&AuditEntry) -> bool) -> io::Result<Vec<AuditEntry>>
+fn tail<F>(
+    file: &mut F,
+    limit: usize,
+    most: u64,
+    wanted: impl Fn(&AuditEntry) -> bool,
+) -> io::Result<Vec<AuditEntry>>
 where
     F: Read + Seek,
 {
@@ -126,7 +161,7 @@ where
     let end = start;
     // The end of a line that begins before what was read.
     let mut rest: Vec<u8> = Vec::new();
-    while start > 0 && found.len() < limit && end - start < MAX_READ {
+    while start > 0 && found.len() < limit && end - start < most {
         let size = BLOCK.min(start);
         start -= size;
         file.seek(SeekFrom::Start(start))?;
@@ -239,7 +274,8 @@ mod tests {
         // Some blocks of it.
         let text = lines(2000, mine, other);
         assert!(text.len() as u64 > 3 * BLOCK);
-        let read = |limit| tail(&mut Cursor::new(&text), limit, |entry| entry.account == mine).unwrap();
+        let read =
+            |limit| tail(&mut Cursor::new(&text), limit, MAX_READ, |entry| entry.account == mine).unwrap();
         assert_eq!(numbers(&read(3)), [1998, 1996, 1994]);
         assert_eq!(numbers(&read(0)), Vec::<u16>::new());
         let all = numbers(&read(5000));
@@ -253,9 +289,9 @@ mod tests {
         let mut text = lines(1, mine, mine);
         text.extend(b"{\"torn\": \n\nnonsense\n");
         text.extend(serde_json::to_vec(&entry(7, mine)).unwrap());
-        let found = tail(&mut Cursor::new(&text), 10, |_| true).unwrap();
+        let found = tail(&mut Cursor::new(&text), 10, MAX_READ, |_| true).unwrap();
         assert_eq!(numbers(&found), [7, 0]);
-        assert!(tail(&mut Cursor::new(b""), 10, |_| true).unwrap().is_empty());
+        assert!(tail(&mut Cursor::new(b""), 10, MAX_READ, |_| true).unwrap().is_empty());
     }
 
     #[tokio::test]
@@ -264,7 +300,7 @@ mod tests {
         let path = folder.path().join("audit.jsonl");
         std::fs::write(&path, "").unwrap();
         std::fs::set_permissions(&path, Permissions::from_mode(0o644)).unwrap();
-        let audit = Audit::open(Some(&path)).unwrap();
+        let audit = Audit::open(Some(&path), KeepAudit::default()).unwrap();
         let mode = |path: &Path| std::fs::metadata(path).unwrap().permissions().mode() & 0o777;
         assert_eq!(mode(&path), MODE);
         audit.write(entry(1, AccountId::LOCAL)).await;
@@ -274,5 +310,26 @@ mod tests {
         assert_eq!(numbers(&audit.last(AccountId::LOCAL, 10).await.unwrap()), [2]);
         assert_eq!(mode(&path), MODE);
         assert!(audit.last(AccountId::generate(), 10).await.unwrap().is_empty());
+    }
+
+    /// Many lines, with room for some: the oldest go, and the newest are found through all files.
+    #[tokio::test]
+    async fn k11_the_audit_has_a_size() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("audit.log");
+        let keep = KeepAudit { age: None, bytes: 64 << 10 };
+        let audit = Audit::open(Some(&path), keep).unwrap();
+        let mine = AccountId::LOCAL;
+        for number in 0..1000 {
+            audit.write(entry(number, mine)).await;
+        }
+        let files: Vec<_> = std::fs::read_dir(folder.path()).unwrap().map(|file| file.unwrap()).collect();
+        let total: u64 = files.iter().map(|file| file.metadata().unwrap().len()).sum();
+        assert!(files.len() > 2 && total <= 64 << 10, "{} files, {total} bytes", files.len());
+        for file in files {
+            assert_eq!(file.metadata().unwrap().permissions().mode() & 0o777, MODE, "{file:?}");
+        }
+        let expected: Vec<u16> = (900..1000).rev().collect();
+        assert_eq!(numbers(&audit.last(mine, 100).await.unwrap()), expected);
     }
 }

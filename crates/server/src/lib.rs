@@ -32,6 +32,7 @@ mod sse;
 mod state;
 mod telemetry;
 
+pub use audit::{KeepAudit, tidy as tidy_audit};
 pub use idempotency::cut_off;
 pub use openapi::openapi;
 pub use options::{Options, Tls};
@@ -63,7 +64,7 @@ impl Server {
     pub fn new(services: Services, options: Options) -> Result<Server> {
         let tls = options.tls.as_ref().map(listen::tls).transpose()?;
         let cors = cors::rules(&options.cors_origins)?;
-        let audit = Audit::open(options.audit.as_deref())?;
+        let audit = Audit::open(options.audit.as_deref(), options.keep_audit.clone())?;
         let state = AppState::new(services, options, crate::metrics::install()?, audit);
         Ok(Server { state, tls, cors })
     }

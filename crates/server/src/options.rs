@@ -1,5 +1,6 @@
 //! All settings of the service. Plain data: who wires it reads them from wherever they are.
 
+use crate::audit::KeepAudit;
 use std::{path::PathBuf, time::Duration};
 
 #[derive(Debug, Clone, PartialEq)]
@@ -29,6 +30,7 @@ pub struct Options {
     pub tls: Option<Tls>,
     /// Where mutating calls are written down, a line of JSON each. None: nowhere.
     pub audit: Option<PathBuf>,
+    pub keep_audit: KeepAudit,
     /// `/metrics` without a key.
     pub public_metrics: bool,
     /// How callers reach the server, e.g. `https://seawall.example.com`. None: as the `Host` header says.
@@ -67,6 +69,7 @@ impl Default for Options {
             cors_origins: Vec::new(),
             tls: None,
             audit: None,
+            keep_audit: KeepAudit::default(),
             public_metrics: false,
             public_url: None,
             trust_forwarded: false,

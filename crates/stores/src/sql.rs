@@ -5,7 +5,9 @@ mod check;
 mod conversations;
 mod db;
 mod errors;
+mod expiry;
 pub mod fill;
+mod heads;
 mod hook_runs;
 mod idempotency;
 mod leases;
@@ -71,6 +73,8 @@ pub fn statements() -> Vec<&'static Sql> {
     [
         accounts::ALL,
         conversations::ALL,
+        expiry::ALL,
+        heads::ALL,
         hook_runs::ALL,
         idempotency::ALL,
         leases::ALL,

@@ -13,6 +13,7 @@ mod postgres;
 mod conformance {
     pub mod accounts;
     pub mod conversations;
+    pub mod expiry;
     pub mod fixture;
     pub mod idempotency;
     pub mod kit;

@@ -13,6 +13,7 @@ mod s3;
 mod upload;
 mod url;
 
+pub use files::is_unfinished;
 pub use object::ObjectBucket;
 
 use self::url::Address;

@@ -1,5 +1,9 @@
 //! `seawall serve`: the product on the network.
 
+mod rounds;
+mod single;
+mod staged;
+
 use crate::{
     app::{App, private_file},
     output,
@@ -8,11 +12,13 @@ use crate::{
 };
 use anyhow::{Context, Result, bail};
 use clap::Args;
+use rounds::Rounds;
 use seawall_api::{account::KeyScope, http::CreateKey};
-use seawall_core::{Services, delivery::Courier, reaper::Reaper};
+use seawall_core::Services;
 use seawall_server::Server;
-use std::{collections::BTreeSet, net::SocketAddr, time::Duration};
-use tokio::{net::TcpListener, time::sleep};
+use single::Single;
+use std::{collections::BTreeSet, net::SocketAddr};
+use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 
 /// The file with the first key, in the data folder: the command line on this machine finds it there.
@@ -36,21 +42,15 @@ pub struct ServeArgs {
     pub print_url: bool,
 }
 
-/// Between rounds of each.
-const REAP: Duration = Duration::from_secs(5);
-const SWEEP: Duration = Duration::from_secs(60);
-const CARRY: Duration = Duration::from_secs(2);
-const TAKE_UP: Duration = Duration::from_secs(10);
-const EXPIRE: Duration = Duration::from_secs(600);
-
 pub async fn serve(app: &App, args: &ServeArgs) -> Result<i32> {
     raise_open_files();
     let mut signals = Signals::listen()?;
     turns::account(app).await?;
     let listen = args.listen.unwrap_or(app.settings.server.listen);
     let _alone = alone(app)?;
+    let single = Single::take(app.stores.leases.clone(), &app.node).await?;
     let services = turns::services(app).await?;
-    // Nobody is at anything any more: this is the one server here.
+    // No other server runs calls: this is the one server of the database.
     services.stores.idempotency.close_all(&seawall_server::cut_off()).await?;
     prepare_keys(app, &services, listen).await?;
     let listener = TcpListener::bind(listen)
@@ -58,13 +58,21 @@ pub async fn serve(app: &App, args: &ServeArgs) -> Result<i32> {
         .with_context(|| format!("cannot listen on {listen}: choose another with --listen"))?;
     let address = listener.local_addr()?;
     let mut options = app.settings.server.options.clone();
-    options.audit = Some(options.audit.unwrap_or_else(|| app.settings.data.join("audit.log")));
+    let audit = options.audit.unwrap_or_else(|| app.settings.data.join("audit.log"));
+    options.audit = Some(audit.clone());
+    options.keep_audit = app.settings.retention.audit.clone();
     let grace = options.grace;
     let scheme = if options.tls.is_some() { "https" } else { "http" };
     let server = Server::new(services.clone(), options)?;
     let stop = CancellationToken::new();
-    let rounds =
-        tokio::spawn(rounds(app.sandboxes.clone(), services.clone(), turns::courier(app)?, stop.clone()));
+    let rounds = Rounds {
+        sandboxes: app.sandboxes.clone(),
+        services: services.clone(),
+        courier: turns::courier(app)?,
+        settings: app.settings.clone(),
+        audit,
+    };
+    let rounds = tokio::spawn(rounds.run(stop.clone()));
     tracing::info!(%address, node = app.node, "serving");
     output::note(format!("seawall serves {scheme}://{address} (API: {scheme}://{address}/docs)"));
     if args.print_url {
@@ -75,6 +83,10 @@ pub async fn serve(app: &App, args: &ServeArgs) -> Result<i32> {
     tokio::pin!(listening);
     tokio::select! {
         ended = &mut listening => ended?,
+        () = single.lost() => {
+            stop.cancel();
+            bail!("another server has taken this database over: this one has stopped; only one may serve a database");
+        }
         _ = signals.next() => {
             output::note("going down; turns that run get a moment, and go on after the next start".to_owned());
             stop.cancel();
@@ -91,6 +103,7 @@ pub async fn serve(app: &App, args: &ServeArgs) -> Result<i32> {
     }
     stop.cancel();
     let _ = rounds.await;
+    single.give_back().await;
     Ok(0)
 }
 
@@ -150,66 +163,4 @@ async fn prepare_keys(app: &App, services: &Services, listen: SocketAddr) -> Res
         .with_context(|| format!("cannot write {}", file.display()))?;
     output::note(format!("made a first key; it is in {}", file.display()));
     Ok(())
-}
-
-/// What has to be done again and again, each at its own pace.
-async fn rounds(
-    sandboxes: seawall_core::Sandboxes,
-    services: Services,
-    courier: Courier,
-    stop: CancellationToken,
-) {
-    // What was lost meanwhile is marked before anything is done about it.
-    if let Err(error) = sandboxes.sweep().await {
-        tracing::warn!(error = %error.chain(), "the first sweep failed");
-    }
-    let reaper = Reaper::new(services.sandboxes.clone(), services.turns.clone());
-    let (turns, idempotency) = (services.turns.clone(), services.stores.idempotency.clone());
-    let sweeping = every(SWEEP, "sweep", &stop, || {
-        let sandboxes = sandboxes.clone();
-        async move { sandboxes.sweep().await.map(drop) }
-    });
-    let watcher = reaper.clone();
-    let reaping = every(REAP, "reaper", &stop, || {
-        let reaper = reaper.clone();
-        async move { reaper.round().await.map(drop) }
-    });
-    let watching = every(REAP, "watch", &stop, || {
-        let watcher = watcher.clone();
-        async move { watcher.attend().await }
-    });
-    let carrying = every(CARRY, "courier", &stop, || {
-        let courier = courier.clone();
-        async move { courier.round().await.map(drop) }
-    });
-    let taking_up = every(TAKE_UP, "turns", &stop, || {
-        let turns = turns.clone();
-        async move { turns.take_up().await.map(drop) }
-    });
-    let expiring = every(EXPIRE, "idempotency", &stop, || {
-        let idempotency = idempotency.clone();
-        async move { idempotency.expire(10_000).await.map(drop) }
-    });
-    tokio::join!(sweeping, reaping, watching, carrying, taking_up, expiring);
-}
-
-/// Now, and then each time after a pause, until the end. What fails is told, and tried again.
-async fn every<F: Future<Output = seawall_core::Result<()>>>(
-    pause: Duration,
-    what: &str,
-    stop: &CancellationToken,
-    work: impl Fn() -> F,
-) {
-    loop {
-        let round = async {
-            if let Err(error) = work().await {
-                tracing::warn!(round = what, error = %error.chain(), "a round failed");
-            }
-            sleep(pause).await;
-        };
-        tokio::select! {
-            () = round => {}
-            () = stop.cancelled() => return,
-        }
-    }
 }

@@ -190,3 +190,39 @@ fn wrong_values_without_one_are_errors() {
     place.write("here/seawall.toml", "data = ");
     assert!(place.refused().contains("not valid TOML"));
 }
+
+#[test]
+fn k11_retention_has_defaults_and_refuses_what_it_does_not_know() {
+    let place = Place::new();
+    let kept = |place: &Place| place.load(&Flags::default()).unwrap().settings.retention;
+    let day = Duration::from_secs(86_400);
+    let default = kept(&place);
+    assert_eq!((default.keep.events, default.keep.hook_runs), (Some(day * 7), Some(day * 30)));
+    assert_eq!((default.keep.ended_sandboxes, default.keep.leases), (Some(day * 30), Some(day)));
+    assert_eq!((default.audit.age, default.audit.bytes), (Some(day * 90), 1 << 30));
+    assert_eq!(default.staged_objects, Some(day));
+    assert_eq!(
+        (default.keep.conversations, default.keep.messages, default.keep.versions),
+        (None, None, None)
+    );
+    place.write(
+        "here/seawall.toml",
+        "[retention]\nevents = \"60s\"\nconversations = \"90d\"\nversions = \"30d\"\nhook_runs = \"off\"\naudit_bytes = 2000000",
+    );
+    let set = kept(&place);
+    assert_eq!((set.keep.events, set.keep.hook_runs), (Some(Duration::from_secs(60)), None));
+    assert_eq!((set.keep.conversations, set.keep.versions), (Some(day * 90), Some(day * 30)));
+    assert_eq!((set.audit.bytes, set.keep.leases), (2_000_000, Some(day)));
+    for (wrong, said) in [
+        ("event = \"7d\"", "did you mean `retention.events`?"),
+        ("events = 7", "e.g. \"7d\""),
+        ("events = \"7 days\"", "retention.events"),
+        ("events = \"0\"", "at least 10 s"),
+        ("versions = \"-1d\"", "retention.versions"),
+        ("audit_bytes = 12", "retention.audit_bytes"),
+        ("audit_bytes = \"1G\"", "retention.audit_bytes"),
+    ] {
+        place.write("here/seawall.toml", &format!("[retention]\n{wrong}"));
+        assert!(place.refused().contains(said), "{wrong}: {}", place.refused());
+    }
+}

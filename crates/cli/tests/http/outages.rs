@@ -125,13 +125,13 @@ fn refused_prompt(served: &Served) -> Value {
 }
 
 /// A server of its own: others need theirs.
-struct Postgres {
+pub struct Postgres {
     folder: TempDir,
-    url: String,
+    pub url: String,
 }
 
 impl Postgres {
-    fn start() -> Result<Postgres, String> {
+    pub fn start() -> Result<Postgres, String> {
         let folder = tempfile::tempdir().unwrap();
         // It runs as another user.
         std::fs::set_permissions(folder.path(), std::fs::Permissions::from_mode(0o755)).unwrap();

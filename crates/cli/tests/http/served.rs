@@ -140,9 +140,18 @@ impl Served {
         names.filter(|name| name.parse::<u32>().is_ok()).filter(is_runner).collect()
     }
 
+    /// All that it said, in all its lives.
+    pub fn log(&self) -> String {
+        String::from_utf8_lossy(&std::fs::read(self.log.path()).unwrap_or_default()).into_owned()
+    }
+
+    /// The status of `/ready`.
+    pub fn said_ready(&self) -> u16 {
+        self.send(&self.ask("GET", "/ready")).status
+    }
+
     fn show_log(&self) {
-        let text = std::fs::read(self.log.path()).unwrap_or_default();
-        let text = String::from_utf8_lossy(&text).into_owned();
+        let text = self.log();
         let lines: Vec<&str> = text.lines().collect();
         eprintln!("the server said:\n{}", lines[lines.len().saturating_sub(SHOWN)..].join("\n"));
     }

@@ -6,6 +6,7 @@ use seawall_api::{
     conversation::{ToolCall, ToolStatus, TurnState, Usage},
     event::Event,
 };
+use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
 /// Of a body that an agent prints without end.
@@ -30,6 +31,17 @@ pub struct Answer {
     total: Option<Usage>,
     messages: BTreeMap<String, Usage>,
     cut: bool,
+}
+
+/// What later turns need of one whose events are gone. It is stored as JSON: fields may be added, with a default.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub struct Summary {
+    /// The agent's session, which a later turn continues.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    session: Option<String>,
+    /// What the agent's thread had used in all.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    thread: Option<Usage>,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -116,6 +128,15 @@ impl Answer {
         (!has_total && rest != Usage::default()).then_some(rest)
     }
 
+    pub fn summary(&self) -> Summary {
+        Summary { session: self.session.clone(), thread: self.thread }
+    }
+
+    /// As much of an answer as a summary tells.
+    pub fn of_summary(summary: Summary) -> Answer {
+        Answer { session: summary.session, thread: summary.thread, ..Answer::default() }
+    }
+
     /// What the agent's thread has used in all, where it tells.
     pub fn thread(&self) -> Option<Usage> {
         self.thread
@@ -198,6 +219,19 @@ mod tests {
         let statuses: Vec<_> = answer.tool_calls.iter().map(|call| call.status).collect();
         assert_eq!(statuses, [ToolStatus::Succeeded, ToolStatus::Failed, ToolStatus::Pending]);
         assert_eq!(answer.tool_calls[1].error.as_deref(), Some("out"));
+    }
+
+    #[test]
+    fn k11_what_later_turns_need_outlives_the_events() {
+        let told = fold(&[
+            Event::AgentSession { session: "s-1".into() },
+            Event::ThreadUsage { usage: usage(100, 50, 20) },
+            Event::Text { text: "words".into(), stderr: false },
+        ]);
+        let stored = serde_json::to_string(&told.summary()).unwrap();
+        let again = Answer::of_summary(serde_json::from_str(&stored).unwrap());
+        assert_eq!((again.session, again.thread), (told.session, told.thread));
+        assert_eq!(serde_json::from_str::<Summary>("{}").unwrap(), fold(&[]).summary());
     }
 
     #[test]

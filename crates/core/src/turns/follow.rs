@@ -1,7 +1,10 @@
 //! Following a turn: what is stored, then what comes, to its end. As often as somebody asks, from any event on.
 
 use super::Turns;
-use crate::{Error, Result, ports::store::TurnEvent};
+use crate::{
+    Error, Result,
+    ports::store::{TurnEvent, events_gone},
+};
 use seawall_api::{
     AccountId, TurnId,
     conversation::{Turn, TurnState},
@@ -34,9 +37,16 @@ pub struct Followed {
 
 impl Turns {
     /// From event number `from` on, to the end.
+    ///
+    /// `gone`, with the code `events_gone`, where retention removed its events.
     pub async fn follow(&self, account: AccountId, turn: TurnId, from: u64) -> Result<Followed> {
+        let store = &self.inner.stores.turns;
         // It must be theirs.
-        self.inner.stores.turns.get(account, turn).await?;
+        if store.get(account, turn).await?.state != TurnState::Running
+            && store.summary(account, turn).await?.is_some()
+        {
+            return Err(events_gone(turn));
+        }
         Ok(self.followed(account, turn, from))
     }
 

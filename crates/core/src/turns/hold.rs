@@ -2,7 +2,7 @@
 
 use super::{Turns, answer::Answer};
 use crate::{
-    Result,
+    Error, Result,
     persist::persist,
     ports::{
         Claim,
@@ -89,11 +89,15 @@ impl Turns {
         Ok(Some(Found { turn, conversation, answer, prompt }))
     }
 
-    /// What the events so far come to.
-    pub(super) async fn folded(&self, account: AccountId, id: TurnId) -> Result<Answer> {
+    /// What the events so far come to; where they are gone, what is left of that.
+    pub(crate) async fn folded(&self, account: AccountId, id: TurnId) -> Result<Answer> {
         let (mut answer, mut from) = (Answer::default(), 0);
+        let store = &self.inner.stores.turns;
         loop {
-            let events = self.inner.stores.turns.events(account, id, from, PAGE).await?;
+            let events = match store.events(account, id, from, PAGE).await {
+                Err(error) if error.kind() == ErrorKind::Gone => return self.summarized(account, id).await,
+                found => found?,
+            };
             for event in &events {
                 from = event.number + 1;
                 match serde_json::from_slice(&event.data) {
@@ -107,6 +111,14 @@ impl Turns {
                 return Ok(answer);
             }
         }
+    }
+
+    async fn summarized(&self, account: AccountId, id: TurnId) -> Result<Answer> {
+        let summary = self.inner.stores.turns.summary(account, id).await?.unwrap_or_default();
+        let summary = serde_json::from_str(&summary);
+        let damaged =
+            |error| Error::internal(format!("the summary of turn {id} is damaged")).with_source(error);
+        Ok(Answer::of_summary(summary.map_err(damaged)?))
     }
 
     /// It may still be on its way to its store.

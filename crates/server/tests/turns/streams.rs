@@ -3,6 +3,7 @@
 use crate::common::{Said, World, answer, ask, said, text, trouble::Call, until};
 use axum::{http::StatusCode, response::Response};
 use seawall_api::{ConversationId, conversation::TurnState, event::Event};
+use seawall_core::retention::{Keep, Retention};
 use seawall_server::{Options, Server};
 use serde_json::{Value, json};
 use std::time::Duration;
@@ -205,4 +206,27 @@ async fn c2_http_a_stream_of_what_is_to_come_begins_at_once() {
     drop(rest);
     // Its numbers are never reached.
     assert!(said(later).await.events.is_empty());
+}
+
+/// K11: whoever follows a turn whose events are gone is told so, and where the answer is.
+#[tokio::test(start_paused = true)]
+async fn k11_http_a_follower_of_an_old_turn_is_told_that_its_events_are_gone() {
+    let world = World::new().await;
+    let events = world.sse("POST", ANY, &world.mine, prompt("say kept")).await;
+    let path = place(&events);
+    sleep(Duration::from_secs(8 * 86_400)).await;
+    let removed = Retention::new(world.services(), Keep::default()).round().await.unwrap();
+    assert_eq!(removed.events, events.len() as u64 - 1);
+    for last in [None, Some(0), Some(99)] {
+        let request = ask("GET", &path, &world.mine);
+        let request =
+            last.map_or(request, |last: u64| ask("GET", &path, &world.mine).header("last-event-id", last));
+        let response = world.send(request, None).await;
+        assert_eq!(response.status(), StatusCode::GONE, "{last:?}");
+        let problem: Value = serde_json::from_str(&text(response).await).unwrap();
+        assert_eq!(problem["code"], "events_gone");
+    }
+    let messages = path.split("/turns/").next().unwrap().to_owned() + "/messages";
+    let said = world.get(&messages).await;
+    assert!(said.to_string().contains("kept"), "{said}");
 }

@@ -17,7 +17,7 @@ statement! {
     ENDS: ["SELECT t.id FROM turns t LEFT JOIN turn_usage u ON u.turn_id = t.id
         WHERE (t.state = 'running') <> (u.turn_id IS NULL) OR (t.ended_at IS NULL) <> (u.turn_id IS NULL)"];
     EVENTS: ["SELECT t.id FROM turns t LEFT JOIN (SELECT turn_id, COUNT(*) AS n, MAX(number) AS last FROM turn_events GROUP BY turn_id) e
-        ON e.turn_id = t.id WHERE t.events <> COALESCE(e.n, 0) OR t.events <> COALESCE(e.last, -1) + 1"];
+        ON e.turn_id = t.id WHERE t.summary IS NULL AND (t.events <> COALESCE(e.n, 0) OR t.events <> COALESCE(e.last, -1) + 1)"];
     STRAYS: ["SELECT u.turn_id FROM turn_usage u LEFT JOIN turns t ON t.id = u.turn_id WHERE t.id IS NULL"];
     COUNTS: ["SELECT CAST(COUNT(*) AS BIGINT), CAST(COALESCE(SUM(messages_exchanged), 0) AS BIGINT) FROM conversations"];
     TURNS: ["SELECT CAST(COUNT(*) AS BIGINT) FROM turns"];

@@ -11,7 +11,7 @@ use seawall_api::{
     conversation::{Role, Usage},
 };
 use seawall_core::ports::store::{
-    Begun, ConversationFilter, Direction, HookOutcome, HookRun, HookUsage, NewConversation, Page,
+    BeginTurn, Begun, ConversationFilter, Direction, HookOutcome, HookRun, HookUsage, NewConversation, Page,
     SandboxFilter, SandboxRow, Session, SessionScope,
 };
 use serde_json::{Map, json};
@@ -20,9 +20,10 @@ use std::{collections::BTreeSet, time::Duration};
 cases!("ownership"; c7_no_method_reaches_anothers_rows; c7_every_method_is_accounted_for;);
 
 /// The sources of the ports.
-const SOURCES: [&str; 10] = [
+const SOURCES: &[&str] = &[
     include_str!("../../../core/src/ports/store/accounts.rs"),
     include_str!("../../../core/src/ports/store/conversations.rs"),
+    include_str!("../../../core/src/ports/store/expiry.rs"),
     include_str!("../../../core/src/ports/store/hook_runs.rs"),
     include_str!("../../../core/src/ports/store/idempotency.rs"),
     include_str!("../../../core/src/ports/store/leases.rs"),
@@ -34,7 +35,7 @@ const SOURCES: [&str; 10] = [
 ];
 
 /// Methods of the server itself, and why they need no owner.
-const SERVERS: [(&str, &str); 26] = [
+const SERVERS: &[(&str, &str)] = &[
     ("Accounts::create", "makes the owner"),
     ("Accounts::get", "the account is the row"),
     ("Accounts::list", "for operators, by the scope of their key"),
@@ -46,8 +47,11 @@ const SERVERS: [(&str, &str); 26] = [
     ("SandboxRows::settle", "shows nothing, and changes nothing but what is on the disk"),
     ("SandboxRows::find", "the machine that has a box looks after it, whoever's it is"),
     ("SandboxRows::of_node", "the sweep of a machine is about everybody's boxes"),
+    ("SandboxRows::heads_of_node", "the rounds of a machine are about everybody's boxes"),
+    ("SandboxRows::head", "the machine that has a box looks after it, whoever's it is"),
     ("Sessions::open", "the session names its owner"),
     ("Sessions::expired", "the reaper is about everybody's sessions"),
+    ("Idempotency::renew", "by receipts that only the server that runs the calls has"),
     ("Idempotency::close_all", "at a server's start nobody is at anything, whoever's it is"),
     ("Idempotency::expire", "what is old goes, whoever's it is"),
     ("Outbox::add", "tasks name their owner"),
@@ -57,14 +61,23 @@ const SERVERS: [(&str, &str); 26] = [
     ("Outbox::waiting", "a count for operators"),
     ("Leases::acquire", "names are the server's"),
     ("Leases::acquire_soon", "names are the server's"),
+    ("Leases::take_over", "names are the server's"),
     ("Leases::renew", "names are the server's"),
     ("Leases::holds", "names are the server's"),
     ("Leases::release", "names are the server's"),
     ("Accounts::add_key", "the key names its owner"),
+    ("Expiry::expire_leases", "what is old goes, whoever's it is"),
+    ("Expiry::expire_hook_runs", "what is old goes, whoever's it is"),
+    ("Expiry::expire_sessions", "what is old goes, whoever's it is"),
+    ("Expiry::expire_sandboxes", "what is old goes, whoever's it is"),
+    ("Expiry::turns_with_events", "what is old goes, whoever's it is"),
+    ("Expiry::idle_conversations", "what is old goes, whoever's it is"),
+    ("Expiry::expire_messages", "what is old goes, whoever's it is"),
+    ("Expiry::sandboxes_after", "what is old goes, whoever's it is"),
 ];
 
 /// Methods that a stranger tries below.
-const OWNED: [&str; 38] = [
+const OWNED: &[&str] = &[
     "Accounts::keys",
     "Accounts::revoke_key",
     "Accounts::touch_key",
@@ -84,6 +97,10 @@ const OWNED: [&str; 38] = [
     "Turns::list",
     "Turns::append_events",
     "Turns::events",
+    "Turns::summary",
+    "Turns::boot",
+    "Turns::running_in",
+    "Expiry::forget_events",
     "Messages::put",
     "Messages::get",
     "Messages::list",
@@ -207,6 +224,9 @@ async fn turns_and_messages(cx: &Cx) -> Result<()> {
     ensure_kind(appended, ErrorKind::NotFound)?;
     turns.append_events(cx.account, None, turn.id, 0, &["ours".into()], 1).await?;
     ensure_kind(turns.events(stranger, turn.id, 0, 9).await, ErrorKind::NotFound)?;
+    ensure_kind(turns.summary(stranger, turn.id).await, ErrorKind::NotFound)?;
+    ensure_kind(turns.boot(stranger, turn.id).await, ErrorKind::NotFound)?;
+    ensure_kind(cx.stores.expiry.forget_events(stranger, turn.id, "x", 9).await, ErrorKind::Conflict)?;
     ensure!(turns.list(stranger, id, &Page::first(9)).await?.items.is_empty());
     // A turn of a stranger's own, under the id of ours.
     let theirs = conversation();
@@ -218,6 +238,10 @@ async fn turns_and_messages(cx: &Cx) -> Result<()> {
     turns.end(cx.account, None, &end(&cx.turn(other).await?)).await?;
     ensure!(turns.used_since(stranger, long_ago).await? == Usage::default());
     ensure!(turns.used_since(cx.account, long_ago).await? != Usage::default());
+    let (third, sandbox) = (cx.conversation().await?, SandboxId::generate());
+    let in_it = BeginTurn { sandbox_id: Some(sandbox), ..begin(third) };
+    turns.begin(cx.account, None, &in_it).await?;
+    ensure!(turns.running_in(stranger, sandbox).await?.is_none());
     let messages = &cx.stores.messages;
     ensure_kind(messages.get(stranger, id, turn.prompt_id).await, ErrorKind::NotFound)?;
     ensure!(messages.list(stranger, id, Direction::NewestFirst, &Page::first(9)).await?.items.is_empty());

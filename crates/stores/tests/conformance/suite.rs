@@ -1,8 +1,8 @@
 //! Cases, how one is run, and the count at the end.
 
 use super::{
-    accounts, conversations, fixture::Store, idempotency, kit::Cx, leases, messages, outbox, ownership,
-    sandboxes, sessions, totals, turns,
+    accounts, conversations, expiry, fixture::Store, idempotency, kit::Cx, leases, messages, outbox,
+    ownership, sandboxes, sessions, totals, turns,
 };
 use anyhow::{Result, anyhow};
 use futures::future::BoxFuture;
@@ -45,6 +45,7 @@ fn all() -> Vec<Case> {
         outbox::cases(),
         idempotency::cases(),
         leases::cases(),
+        expiry::cases(),
         ownership::cases(),
     ]
     .into_iter()

@@ -82,13 +82,15 @@ pub fn shown(path: &str) -> Cow<'_, str> {
 /// Names that the library does not take, and the same with more `#` behind them.
 fn is_reserved(key: &str) -> bool {
     let name = key.rsplit('/').next().unwrap_or(key).trim_end_matches('#');
-    // `name#12` is a file that is being written.
-    let unfinished = name
-        .split_once('#')
-        .is_some_and(|(_, behind)| !behind.is_empty() && behind.bytes().all(|byte| byte.is_ascii_digit()));
     // `C:` at the end of a path is a drive of Windows to it, everywhere, and gets a slash.
     let drive = matches!(name.as_bytes(), [.., letter, b':' | b'|'] if letter.is_ascii_alphabetic());
-    unfinished || drive
+    is_unfinished(name) || drive
+}
+
+/// Whether a file of a folder's store is being written, or was when a process died: `name#12`. No object has such a name.
+pub fn is_unfinished(name: &str) -> bool {
+    name.split_once('#')
+        .is_some_and(|(_, behind)| !behind.is_empty() && behind.bytes().all(|byte| byte.is_ascii_digit()))
 }
 
 /// The bytes of a range of a file.

@@ -1,12 +1,12 @@
 //! Turns: what begins and ends exactly once, what it used, and the log that streams are resumed from.
 
 use super::{Fence, Page, Paged};
-use crate::Result;
+use crate::{Error, Result};
 use async_trait::async_trait;
 use bytes::Bytes;
 use jiff::Timestamp;
 use seawall_api::{
-    AccountId, ConversationId, MessageId, SandboxId, TurnId,
+    AccountId, ConversationId, ErrorKind, MessageId, SandboxId, TurnId,
     conversation::{Conversation, Message, Turn, TurnState, Usage},
 };
 use std::time::Duration;
@@ -26,6 +26,17 @@ pub struct BeginTurn {
     pub first_event: Option<Bytes>,
     /// For whoever begins it and runs it too: held from its first moment on, with epoch 1.
     pub lease: Option<NewLease>,
+    /// The boot of the machine that begins it, where that is known: see [`Turns::boot`].
+    pub boot: Option<String>,
+}
+
+/// A turn that runs, as rounds see it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct RunningTurn {
+    pub id: TurnId,
+    pub account_id: AccountId,
+    pub sandbox_id: Option<SandboxId>,
+    pub created_at: Timestamp,
 }
 
 #[derive(Debug, Clone, PartialEq)]
@@ -55,11 +66,20 @@ pub struct TurnEvent {
     pub data: Bytes,
 }
 
+/// The error of reading events that retention removed.
+pub fn events_gone(turn: TurnId) -> Error {
+    let message = format!(
+        "the events of turn {turn} are gone: they are kept for a while only; its answer is among the messages of its conversation"
+    );
+    Error::new(ErrorKind::Gone, message).with_code("events_gone")
+}
+
 #[async_trait]
 pub trait Turns: Send + Sync {
     /// In one transaction: the turn with the next number, its prompt in the outbox, one more message in the
     /// totals, and what else `turn` names. `conflict` while another turn of the conversation, or with its sandbox, runs. The same turn twice is
-    /// one, and its row as it is now comes back.
+    /// one, and its row as it is now comes back. Where the conversation has messages already, the times of the turn and of
+    /// its prompt are raised above its last change, so that a clock that steps back puts no message before an earlier one.
     async fn begin(&self, account: AccountId, fence: Option<&Fence>, turn: &BeginTurn) -> Result<Turn>;
 
     /// In one transaction: the usage row, unique by turn; only where it was inserted the totals grow, also by one
@@ -96,13 +116,22 @@ pub trait Turns: Send + Sync {
         output_offset: u64,
     ) -> Result<()>;
 
-    /// In order, from a number on, at most `limit` of them.
+    /// In order, from a number on, at most `limit` of them. `gone` where retention removed them.
     async fn events(&self, account: AccountId, turn: TurnId, from: u64, limit: u32)
     -> Result<Vec<TurnEvent>>;
+
+    /// What stays of a turn whose events are gone. `None` while it has them.
+    async fn summary(&self, account: AccountId, turn: TurnId) -> Result<Option<String>>;
 
     /// What an account's turns used that ended at a time or later.
     async fn used_since(&self, account: AccountId, since: Timestamp) -> Result<Usage>;
 
     /// Turns that run, of all accounts, oldest first: for a server that takes them up again.
-    async fn running(&self, limit: u32) -> Result<Vec<(AccountId, Turn)>>;
+    async fn running(&self, page: &Page) -> Result<Paged<RunningTurn>>;
+
+    /// The turn of an account that runs in one of its sandboxes. There is one at the most.
+    async fn running_in(&self, account: AccountId, sandbox: SandboxId) -> Result<Option<TurnId>>;
+
+    /// The boot of the machine that began a turn. `None` where that is not known.
+    async fn boot(&self, account: AccountId, id: TurnId) -> Result<Option<String>>;
 }

@@ -3,9 +3,12 @@
 use super::{MemoryStore, State, newest, oldest};
 use crate::{
     Error, Result,
-    ports::store::{
-        Cursor, HookOutcome, HookRun, HookRuns, Page, Paged, SandboxFilter, SandboxRow, SandboxRows, Session,
-        SessionScope, Sessions, to_micros,
+    ports::{
+        RecordHead,
+        store::{
+            Cursor, HookOutcome, HookRun, HookRuns, Page, Paged, SandboxFilter, SandboxRow, SandboxRows,
+            Session, SessionScope, Sessions, to_micros,
+        },
     },
 };
 use async_trait::async_trait;
@@ -83,7 +86,7 @@ impl SandboxRows for MemoryStore {
     }
 
     async fn update(&self, row: &SandboxRow) -> Result<SandboxRow> {
-        let mut state = self.state();
+        let (now, mut state) = (self.now(), self.state());
         let there = state.sandbox(row.account_id, row.id)?.clone();
         let done = SandboxRow {
             version: row.version + 1,
@@ -102,6 +105,10 @@ impl SandboxRows for MemoryStore {
             )));
         }
         state.name_is_free(row)?;
+        match done.state {
+            SandboxState::Terminated => drop(state.ended.entry(row.id).or_insert(now)),
+            _ => drop(state.ended.remove(&row.id)),
+        }
         state.sandboxes.insert(row.id, done.clone());
         Ok(done)
     }
@@ -135,6 +142,7 @@ impl SandboxRows for MemoryStore {
         let mut state = self.state();
         if state.sandbox(account, id).is_ok() {
             state.sandboxes.remove(&id);
+            state.ended.remove(&id);
         }
         Ok(())
     }
@@ -146,6 +154,15 @@ impl SandboxRows for MemoryStore {
             .values()
             .filter(|row| row.node.as_deref() == node && row.state != SandboxState::Terminated);
         oldest(found.map(|r| (Cursor::at(r.created_at, r.id.as_uuid().as_u128()), r.clone())).collect(), page)
+    }
+
+    async fn heads_of_node(&self, node: Option<&str>, page: &Page) -> Result<Paged<RecordHead>> {
+        let found = self.of_node(node, page).await?;
+        Ok(Paged { items: found.items.iter().map(SandboxRow::head).collect(), next: found.next })
+    }
+
+    async fn head(&self, id: SandboxId) -> Result<Option<RecordHead>> {
+        Ok(self.state().sandboxes.get(&id).map(SandboxRow::head))
     }
 }
 

@@ -1,0 +1,302 @@
+//! Retention (K11): what is kept long enough is removed, in small batches with pauses between them, so that no request waits.
+//!
+//! [`Keep`] says how long each kind of thing is kept. What only grows has a default; conversations, messages and versions stay
+//! unless the operator says otherwise. After the clock was set, nothing is removed for a while: a clock that jumps ahead makes
+//! everything look old.
+
+use crate::{
+    Result, Services,
+    ports::store::{Cursor, Page, Walked},
+};
+use jiff::{SignedDuration, Timestamp};
+use seawall_api::{ErrorKind, SandboxId};
+use seawall_sync::versions::Keep as KeepVersions;
+use std::{
+    fmt,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    time::Duration,
+};
+use tokio::time::{Instant, sleep};
+
+const DAY: Duration = Duration::from_secs(86_400);
+
+/// Rows of a batch, at the most.
+const BATCH: u32 = 500;
+/// Between batches.
+const PAUSE: Duration = Duration::from_millis(20);
+/// Batches of one kind in a round. What is left is the next round's.
+const MOST_BATCHES: u32 = 200;
+/// Turns, conversations and sandboxes of a round that take more than a statement each.
+const MOST_TURNS: u32 = 2000;
+const MOST_CONVERSATIONS: u32 = 100;
+const MOST_PRUNED: u32 = 20;
+/// A clock that is off by more between two rounds was set.
+const SET: SignedDuration = SignedDuration::from_mins(10);
+/// How long nothing is removed then.
+const DISTRUST: Duration = Duration::from_secs(3600);
+
+/// How long things are kept. `None`: for ever.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Keep {
+    /// After their end or release.
+    pub leases: Option<Duration>,
+    /// After the end of their turn.
+    pub events: Option<Duration>,
+    /// After their beginning.
+    pub hook_runs: Option<Duration>,
+    /// After the end of the sandbox. Records that a conversation is linked to stay with it.
+    pub ended_sandboxes: Option<Duration>,
+    /// After their last use.
+    pub sessions: Option<Duration>,
+    /// After their last change, with their turns and messages.
+    pub conversations: Option<Duration>,
+    /// After they were written.
+    pub messages: Option<Duration>,
+    /// After they were made. The newest of a sandbox stays.
+    pub versions: Option<Duration>,
+}
+
+impl Default for Keep {
+    fn default() -> Keep {
+        Keep {
+            leases: Some(DAY),
+            events: Some(DAY * 7),
+            hook_runs: Some(DAY * 30),
+            ended_sandboxes: Some(DAY * 30),
+            sessions: Some(DAY * 30),
+            conversations: None,
+            messages: None,
+            versions: None,
+        }
+    }
+}
+
+/// How much a round removed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Removed {
+    pub leases: u64,
+    pub idempotency_keys: u64,
+    pub events: u64,
+    pub hook_runs: u64,
+    pub sandboxes: u64,
+    pub sessions: u64,
+    pub conversations: u64,
+    pub messages: u64,
+    pub versions: u64,
+}
+
+/// Where walks through rows of which some stay go on.
+#[derive(Debug, Default)]
+struct Progress {
+    sandboxes: Option<Cursor>,
+    messages: Option<Cursor>,
+    conversations: Option<Cursor>,
+    versions: Option<SandboxId>,
+    /// The time of day at the last round.
+    looked: Option<(Instant, Timestamp)>,
+    distrusted_until: Option<Instant>,
+}
+
+/// Clones share their progress.
+#[derive(Clone)]
+pub struct Retention {
+    services: Services,
+    keep: Keep,
+    progress: Arc<Mutex<Progress>>,
+}
+
+impl fmt::Debug for Retention {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Retention").field("keep", &self.keep).finish_non_exhaustive()
+    }
+}
+
+impl Retention {
+    pub fn new(services: &Services, keep: Keep) -> Retention {
+        Retention { services: services.clone(), keep, progress: Arc::default() }
+    }
+
+    /// Removes what is kept long enough, up to a bound: what is left is the next round's. What fails for one kind is told, and
+    /// the others are looked at all the same.
+    pub async fn round(&self) -> Result<Removed> {
+        let mut removed = Removed::default();
+        if !self.trusts_clock() {
+            return Ok(removed);
+        }
+        let now = self.services.clock.now();
+        let before = |age: Duration| {
+            let age = SignedDuration::try_from(age).unwrap_or(SignedDuration::MAX);
+            now.checked_sub(age).unwrap_or(Timestamp::MIN)
+        };
+        let (stores, keep) = (&self.services.stores, &self.keep);
+        let expiry = &stores.expiry;
+        removed.idempotency_keys =
+            told("idempotency keys", batches(|| stores.idempotency.expire(BATCH)).await);
+        if let Some(age) = keep.leases {
+            removed.leases = told("leases", batches(|| expiry.expire_leases(age, BATCH)).await);
+        }
+        if let Some(age) = keep.hook_runs {
+            let before = before(age);
+            removed.hook_runs =
+                told("runs of hooks", batches(|| expiry.expire_hook_runs(before, BATCH)).await);
+        }
+        if let Some(age) = keep.sessions {
+            let before = before(age);
+            removed.sessions = told("sessions", batches(|| expiry.expire_sessions(before, BATCH)).await);
+        }
+        if let Some(age) = keep.events {
+            removed.events = told("events", self.forget_events(before(age)).await);
+        }
+        if let Some(age) = keep.conversations {
+            removed.conversations = told("conversations", self.delete_conversations(before(age)).await);
+        }
+        if let Some(age) = keep.messages {
+            let before = before(age);
+            let walk = self.walk(
+                |progress| &mut progress.messages,
+                |after| expiry.expire_messages(before, after, BATCH),
+            );
+            removed.messages = told("messages", walk.await);
+        }
+        if let Some(age) = keep.ended_sandboxes {
+            let walk = self
+                .walk(|progress| &mut progress.sandboxes, |after| expiry.expire_sandboxes(age, after, BATCH));
+            removed.sandboxes = told("records of sandboxes", walk.await);
+        }
+        if let Some(age) = keep.versions {
+            removed.versions = told("versions", self.prune_versions(age).await);
+        }
+        if removed != Removed::default() {
+            tracing::info!(?removed, "retention removed what was kept long enough");
+        }
+        Ok(removed)
+    }
+
+    /// False for a while after the clock was set.
+    fn trusts_clock(&self) -> bool {
+        let (at, now) = (Instant::now(), self.services.clock.now());
+        let mut progress = self.progress();
+        if let Some((then, said)) = progress.looked.replace((at, now)) {
+            let passed = SignedDuration::try_from(at - then).unwrap_or(SignedDuration::MAX);
+            let off = now.duration_since(said).saturating_sub(passed);
+            if off.abs() > SET {
+                tracing::warn!(%off, "the clock was set: nothing is removed for an hour");
+                progress.distrusted_until = Some(at + DISTRUST);
+            }
+        }
+        progress.distrusted_until.is_none_or(|until| until <= at)
+    }
+
+    /// What later turns need of a turn's events is kept as its summary.
+    async fn forget_events(&self, before: Timestamp) -> Result<u64> {
+        let (expiry, mut removed, mut turns) = (&self.services.stores.expiry, 0, 0);
+        loop {
+            let found = expiry.turns_with_events(before, BATCH).await?;
+            for (account, turn) in &found {
+                let summary = self.services.turns.folded(*account, *turn).await?.summary();
+                let summary = serde_json::to_string(&summary).unwrap_or_default();
+                let forget = || expiry.forget_events(*account, *turn, &summary, BATCH);
+                removed += match batches(forget).await {
+                    // Its conversation was deleted meanwhile.
+                    Err(error) if matches!(error.kind(), ErrorKind::Conflict | ErrorKind::NotFound) => 0,
+                    done => done?,
+                };
+                turns += 1;
+                if turns % 25 == 0 {
+                    sleep(PAUSE).await;
+                }
+            }
+            if found.len() < BATCH as usize || turns >= MOST_TURNS {
+                return Ok(removed);
+            }
+        }
+    }
+
+    /// As a user would: their sandboxes stay, unless the server's setting says that they go along.
+    async fn delete_conversations(&self, before: Timestamp) -> Result<u64> {
+        let Services { stores, turns, delete_terminates_sandbox: terminate, .. } = &self.services;
+        let page = Page { limit: MOST_CONVERSATIONS, after: self.progress().conversations };
+        let found = stores.expiry.idle_conversations(before, &page).await?;
+        let mut deleted = 0;
+        for (account, id) in found.items {
+            match turns.delete_conversation(account, id, *terminate).await {
+                Ok(()) => deleted += 1,
+                // A turn of it runs, its files cannot be saved now, or somebody was quicker.
+                Err(error) => {
+                    tracing::debug!(conversation = %id, error = %error.chain(), "it is kept for now");
+                }
+            }
+            sleep(PAUSE).await;
+        }
+        // From the beginning again after the last.
+        self.progress().conversations = found.next;
+        Ok(deleted)
+    }
+
+    /// A few sandboxes a round, one after the other, and from the beginning again.
+    async fn prune_versions(&self, age: Duration) -> Result<u64> {
+        let after = self.progress().versions;
+        let found = self.services.stores.expiry.sandboxes_after(after, MOST_PRUNED).await?;
+        let age = i64::try_from(age.as_millis()).unwrap_or(i64::MAX);
+        let keep = KeepVersions { newest: 1, younger_than: Some(age) };
+        let mut dropped = 0;
+        for (account, id) in &found {
+            match self.services.sandboxes.expire_versions(*account, *id, keep).await {
+                Ok(pruned) => dropped += pruned,
+                Err(error) => {
+                    tracing::warn!(sandbox = %id, error = %error.chain(), "its versions could not be pruned");
+                }
+            }
+            sleep(PAUSE).await;
+        }
+        let is_last = found.len() < MOST_PRUNED as usize;
+        self.progress().versions = found.last().map(|(_, id)| *id).filter(|_| !is_last);
+        Ok(dropped)
+    }
+
+    /// Goes on where the last round ended.
+    async fn walk<F: Future<Output = Result<Walked>>>(
+        &self,
+        place: impl Fn(&mut Progress) -> &mut Option<Cursor>,
+        work: impl Fn(Option<Cursor>) -> F,
+    ) -> Result<u64> {
+        let (mut removed, mut after) = (0, *place(&mut self.progress()));
+        for _ in 0..MOST_BATCHES {
+            let walked = work(after).await?;
+            removed += walked.removed;
+            after = walked.next;
+            *place(&mut self.progress()) = after;
+            if after.is_none() {
+                break;
+            }
+            sleep(PAUSE).await;
+        }
+        Ok(removed)
+    }
+
+    fn progress(&self) -> MutexGuard<'_, Progress> {
+        self.progress.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Batch by batch, until one is not full.
+async fn batches<F: Future<Output = Result<u64>>>(work: impl Fn() -> F) -> Result<u64> {
+    let mut removed = 0;
+    for _ in 0..MOST_BATCHES {
+        let done = work().await?;
+        removed += done;
+        if done < u64::from(BATCH) {
+            break;
+        }
+        sleep(PAUSE).await;
+    }
+    Ok(removed)
+}
+
+/// What could not be removed now is removed in a later round.
+fn told(what: &str, removed: Result<u64>) -> u64 {
+    removed.unwrap_or_else(|error| {
+        tracing::warn!(what, error = %error.chain(), "retention could not remove what is kept long enough");
+        0
+    })
+}

@@ -1,0 +1,180 @@
+//! Retention: each statement removes a bounded number of rows that an index finds.
+
+use super::{
+    SqlStore,
+    db::Tx,
+    statement::statement,
+    value::{Row, Value, id, micros, page_values, values},
+};
+use async_trait::async_trait;
+use jiff::Timestamp;
+use seawall_api::{AccountId, ConversationId, SandboxId, TurnId};
+use seawall_core::{
+    Error, Result,
+    ports::store::{Cursor, Expiry, Page, Paged, Walked},
+};
+use std::time::Duration;
+use uuid::Uuid;
+
+/// How many conversations one batch looks for messages in.
+const LOOKED_AT: u32 = 100;
+
+statement! {
+    listed;
+    ENDED_LEASES: ["DELETE FROM leases WHERE name IN (SELECT name FROM leases WHERE expires_at > 0 AND expires_at < (SELECT ", NOW, ") - $1
+        ORDER BY expires_at LIMIT $2) AND expires_at > 0 AND expires_at < ", NOW, " - $1"];
+    // What was given back has the time of that, below zero.
+    RELEASED_LEASES: ["DELETE FROM leases WHERE name IN (SELECT name FROM leases WHERE expires_at <= 0 AND expires_at > $1 - (SELECT ", NOW, ")
+        ORDER BY expires_at DESC LIMIT $2) AND expires_at <= 0 AND expires_at > $1 - ", NOW];
+    HOOK_RUNS: ["DELETE FROM hook_runs WHERE id IN (SELECT id FROM hook_runs WHERE began_at < $1 ORDER BY began_at LIMIT $2)"];
+    SESSIONS: ["DELETE FROM sessions WHERE (account_id, scope, scope_id) IN
+        (SELECT account_id, scope, scope_id FROM sessions WHERE last_used_at < $1 ORDER BY last_used_at LIMIT $2) AND last_used_at < $1"];
+    ENDED_SANDBOXES: ["SELECT s.id, s.ended_at, CAST(CASE WHEN EXISTS (SELECT 1 FROM conversations c WHERE c.account_id = s.account_id
+        AND c.sandbox_id = s.id) THEN 1 ELSE 0 END AS BIGINT) FROM sandboxes s WHERE s.state = 'terminated'
+        AND s.ended_at < (SELECT ", NOW, ") - $1 AND (s.ended_at, s.id) > ($2, $3) ORDER BY s.ended_at, s.id LIMIT $4"];
+    // It may have been made again meanwhile.
+    REMOVE_SANDBOX: ["DELETE FROM sandboxes WHERE id = $1 AND state = 'terminated' AND ended_at = $2"];
+    TURNS: ["SELECT account_id, id FROM turns WHERE ended_at IS NOT NULL AND forgotten = 0 AND ended_at < $1 ORDER BY ended_at, id LIMIT $2"];
+    SUMMARIZE: ["UPDATE turns SET summary = COALESCE(summary, $3) WHERE id = $2 AND account_id = $1 AND ended_at IS NOT NULL"];
+    EVENTS: ["DELETE FROM turn_events WHERE turn_id = $1 AND number IN
+        (SELECT number FROM turn_events WHERE turn_id = $1 ORDER BY number LIMIT $2)"];
+    FORGOTTEN: ["UPDATE turns SET forgotten = 1 WHERE id = $2 AND account_id = $1"];
+    CONVERSATIONS: ["SELECT account_id, id, updated_at FROM conversations WHERE updated_at < $1 AND (updated_at, id) > ($2, $3)
+        ORDER BY updated_at, id LIMIT $4"];
+    WITH_MESSAGES: ["SELECT account_id, id FROM conversations WHERE id > $1 ORDER BY id LIMIT $2"];
+    MESSAGES: ["DELETE FROM messages WHERE account_id = $1 AND conversation_id = $2 AND (created_at, id) IN
+        (SELECT created_at, id FROM messages WHERE account_id = $1 AND conversation_id = $2 AND created_at < $3
+        ORDER BY created_at, id LIMIT $4)"];
+    SANDBOXES: ["SELECT account_id, id FROM sandboxes WHERE id > $1 ORDER BY id LIMIT $2"];
+}
+
+fn pair<A: TryFrom<Uuid>, B: TryFrom<Uuid>>(row: &Row) -> Result<(A, B)> {
+    Ok((row.id(0)?, row.id(1)?))
+}
+
+/// Age, where the batch begins, and its size.
+type Batch = (u64, Cursor, u32);
+
+async fn expire_sandboxes(tx: &mut Tx, (age, after, limit): &Batch) -> Result<Walked> {
+    let place = [Value::from(after.key), Value::from(after.id.to_be_bytes().as_slice())];
+    let rows =
+        tx.rows(ENDED_SANDBOXES, [&[Value::from(*age)], &place[..], &values![*limit]].concat()).await?;
+    let mut walked = Walked::default();
+    for row in &rows {
+        let (ended, ended_at): (SandboxId, i64) = (row.id(0)?, row.int(1)?);
+        if !row.flag(2)? {
+            walked.removed += tx.run(REMOVE_SANDBOX, vec![id(ended), Value::from(ended_at)]).await?;
+        }
+        walked.next = Some(Cursor { key: ended_at, id: ended.as_uuid().as_u128() });
+    }
+    if rows.len() < *limit as usize {
+        walked.next = None;
+    }
+    Ok(walked)
+}
+
+async fn forget(tx: &mut Tx, args: &(AccountId, TurnId, String, u32)) -> Result<u64> {
+    let (account, turn, summary, limit) = args;
+    let key = vec![id(*account), id(*turn)];
+    if tx.run(SUMMARIZE, [key.clone(), values![summary.as_str()]].concat()).await? == 0 {
+        return Err(Error::conflict(format!("turn {turn} is not there, or still runs")));
+    }
+    let removed = tx.run(EVENTS, vec![id(*turn), Value::from(*limit)]).await?;
+    if removed < u64::from(*limit) {
+        tx.run(FORGOTTEN, key).await?;
+    }
+    Ok(removed)
+}
+
+/// Time, the conversation before, and how many.
+type Older = (Timestamp, u128, u32);
+
+async fn expire_messages(tx: &mut Tx, (before, after, limit): &Older) -> Result<Walked> {
+    let place = vec![Value::from(after.to_be_bytes().as_slice()), Value::from(LOOKED_AT)];
+    let rows = tx.rows(WITH_MESSAGES, place).await?;
+    let mut walked = Walked { removed: 0, next: Some(Cursor { key: 0, id: *after }) };
+    for row in &rows {
+        let (account, conversation): (AccountId, ConversationId) = pair(row)?;
+        let left = u64::from(*limit).saturating_sub(walked.removed);
+        let values = [vec![id(account), id(conversation)], values![*before, left]].concat();
+        let removed = tx.run(MESSAGES, values).await?;
+        walked.removed += removed;
+        // There may be more of it.
+        if removed == left {
+            return Ok(walked);
+        }
+        walked.next = Some(Cursor { key: 0, id: conversation.as_uuid().as_u128() });
+    }
+    if rows.len() < LOOKED_AT as usize {
+        walked.next = None;
+    }
+    Ok(walked)
+}
+
+#[async_trait]
+impl Expiry for SqlStore {
+    async fn expire_leases(&self, age: Duration, limit: u32) -> Result<u64> {
+        let values = values![micros(age), limit];
+        let ended = self.db.run(ENDED_LEASES, values.clone()).await?;
+        Ok(ended + self.db.run(RELEASED_LEASES, values).await?)
+    }
+
+    async fn expire_hook_runs(&self, before: Timestamp, limit: u32) -> Result<u64> {
+        self.db.run(HOOK_RUNS, values![before, limit]).await
+    }
+
+    async fn expire_sessions(&self, before: Timestamp, limit: u32) -> Result<u64> {
+        self.db.run(SESSIONS, values![before, limit]).await
+    }
+
+    async fn expire_sandboxes(&self, age: Duration, after: Option<Cursor>, limit: u32) -> Result<Walked> {
+        let batch = (micros(age), after.unwrap_or(Cursor::OLDEST), limit);
+        self.db.write(batch, |tx, batch| Box::pin(expire_sandboxes(tx, batch))).await
+    }
+
+    async fn turns_with_events(&self, before: Timestamp, limit: u32) -> Result<Vec<(AccountId, TurnId)>> {
+        self.db.rows(TURNS, values![before, limit]).await?.iter().map(pair).collect()
+    }
+
+    async fn forget_events(
+        &self,
+        account: AccountId,
+        turn: TurnId,
+        summary: &str,
+        limit: u32,
+    ) -> Result<u64> {
+        let args = (account, turn, summary.to_owned(), limit);
+        self.db.write(args, |tx, args| Box::pin(forget(tx, args))).await
+    }
+
+    async fn idle_conversations(
+        &self,
+        before: Timestamp,
+        page: &Page,
+    ) -> Result<Paged<(AccountId, ConversationId)>> {
+        page.check()?;
+        let values = [&values![before][..], &page_values(page, Cursor::OLDEST)].concat();
+        let rows = self.db.rows(CONVERSATIONS, values).await?;
+        let found = rows.iter().map(|row| Ok((row.time(2)?, pair(row)?))).collect::<Result<Vec<_>>>()?;
+        let place = |(updated, (_, id)): &(Timestamp, (AccountId, ConversationId))| {
+            Cursor::at(*updated, id.as_uuid().as_u128())
+        };
+        let paged = Paged::cut(found, page.limit, place);
+        Ok(Paged { items: paged.items.into_iter().map(|(_, found)| found).collect(), next: paged.next })
+    }
+
+    async fn expire_messages(&self, before: Timestamp, after: Option<Cursor>, limit: u32) -> Result<Walked> {
+        let args = (before, after.map_or(0, |cursor| cursor.id), limit);
+        self.db.write(args, |tx, args| Box::pin(expire_messages(tx, args))).await
+    }
+
+    async fn sandboxes_after(
+        &self,
+        after: Option<SandboxId>,
+        limit: u32,
+    ) -> Result<Vec<(AccountId, SandboxId)>> {
+        let after = after.map_or(0, |id| id.as_uuid().as_u128());
+        let values = vec![Value::from(after.to_be_bytes().as_slice()), Value::from(limit)];
+        self.db.rows(SANDBOXES, values).await?.iter().map(pair).collect()
+    }
+}
