@@ -10,7 +10,7 @@ pub use exec::{
 
 use crate::{
     ConversationId, KeyId, SandboxId, TurnId,
-    account::{ApiKey, KeyScope},
+    account::{ApiKey, KeyScope, LimitUse},
     exec::ProcessInfo,
     files::EntryKind,
     sandbox::{HostMount, Limits, Timeouts},
@@ -24,7 +24,7 @@ use serde_json::{Map, Value};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// An error, as application/problem+json (RFC 9457).
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct Problem {
     /// `about:blank`, always: `code` is what programs look at.
@@ -41,6 +41,9 @@ pub struct Problem {
     pub request_id: String,
     /// Whether the same call may succeed later.
     pub retryable: bool,
+    /// The limit of the account that refused the call. Absent where it was something else.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub limit: Option<LimitUse>,
 }
 
 /// A page of a list.

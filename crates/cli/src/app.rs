@@ -4,12 +4,13 @@ use crate::{
     adopt,
     claims::FileClaims,
     commands::db,
-    config::{Settings, templates},
+    config::{Settings, machine, templates},
 };
 use anyhow::{Context, Result, anyhow};
 use seawall_api::SandboxId;
 use seawall_core::{
     Providers, Sandboxes,
+    accounts::AccountCatalog,
     keys::{self, Keys},
     ports::{Claims, Provider, SystemClock, store::Stores},
     rows::RowRecords,
@@ -58,6 +59,12 @@ impl App {
 }
 
 impl App {
+    /// The accounts of the database, with the limits of this machine where they have none of their own.
+    pub fn catalog(&self) -> AccountCatalog {
+        let limits = self.settings.accounts.limits(&machine(&self.settings.data));
+        AccountCatalog::new(self.stores.accounts.clone(), limits)
+    }
+
     /// Keys of accounts. Tokens are signed with what is in the data folder.
     pub fn keys(&self) -> Result<Keys> {
         let data = &self.settings.data;

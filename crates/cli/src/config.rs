@@ -12,6 +12,7 @@ use std::{
 };
 use toml::{Table, Value};
 
+mod accounts;
 mod agents;
 mod native;
 mod server;
@@ -20,12 +21,13 @@ mod sync;
 #[cfg(test)]
 mod tests;
 
+pub use accounts::{AccountDefaults, machine};
 pub use agents::{AgentSettings, templates};
 pub use server::ServerSettings;
 pub use sync::SyncSettings;
 
 const FILE: &str = "seawall.toml";
-const TOP_KEYS: [&str; 13] = [
+const TOP_KEYS: [&str; 14] = [
     "data",
     "provider",
     "exec",
@@ -39,6 +41,7 @@ const TOP_KEYS: [&str; 13] = [
     "server",
     "sandboxes",
     "conversations",
+    "accounts",
 ];
 const DATABASE_KEYS: [&str; 1] = ["url"];
 const DATABASE_VAR: &str = "SEAWALL_DATABASE_URL";
@@ -62,6 +65,7 @@ pub struct Settings {
     pub sync: SyncSettings,
     pub agents: AgentSettings,
     pub server: ServerSettings,
+    pub accounts: AccountDefaults,
     /// The file that was read.
     pub file: Option<PathBuf>,
 }
@@ -79,6 +83,7 @@ impl Default for Settings {
             sync: SyncSettings::default(),
             agents: AgentSettings::default(),
             server: ServerSettings::default(),
+            accounts: AccountDefaults::default(),
             file: None,
         }
     }
@@ -197,6 +202,12 @@ impl Layers {
         self.grace(&format!("{shown}: `stop.grace_seconds`"), number(stop, "grace_seconds"));
         if let Some(native) = section(&shown, &table, "native", &NATIVE_KEYS)? {
             self.settings.native = native::settings(&shown, native)?;
+        }
+        if let Some(value) = table.get("accounts") {
+            let section = value.as_table();
+            let section =
+                section.ok_or_else(|| anyhow!("{shown}: `accounts` must be a section: [accounts]"))?;
+            self.settings.accounts = accounts::settings(&shown, section)?;
         }
         self.sync_file(&shown, &table)?;
         self.agents_file(file, &shown, &table)?;

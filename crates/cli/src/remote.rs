@@ -97,6 +97,7 @@ async fn on(remote: &Remote, command: Command) -> Result<i32> {
         Command::Templates(args) => conversations::templates(remote, &args).await,
         Command::Keys(args) => accounts::keys(remote, &args).await,
         Command::Accounts(args) => accounts::accounts(remote, &args).await,
+        Command::Account(args) => accounts::account(remote, &args).await,
         // Volumes, prune, verify, and what never gets here.
         _ => Err(Usage(ONLY_THERE.to_owned()).into()),
     }

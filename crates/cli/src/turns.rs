@@ -7,6 +7,7 @@ use jiff::Timestamp;
 use seawall_api::{AccountId, ErrorKind, TurnId, account::Account};
 use seawall_core::{
     Services, Turns,
+    accounts::{self, Ledger},
     delivery::Courier,
     hooks::Hooks,
     ports::{Clock as _, SystemClock},
@@ -65,7 +66,9 @@ pub async fn services(app: &App) -> Result<Services> {
     )
     .with_turnstile(Arc::new(LeaseTurnstile::new(app.stores.leases.clone())))
     .with_memory(Arc::new(FileMemory::new(&settings.data)));
-    let (stores, sandboxes) = (app.stores.clone(), app.sandboxes.clone());
+    let catalog = app.catalog();
+    let stores = accounts::limited(app.stores.clone(), &catalog);
+    let sandboxes = app.sandboxes.clone().with_ledger(Ledger::new(stores.sandboxes.clone(), catalog.clone()));
     let hooks = Hooks::new(stores.hook_runs.clone(), stores.outbox.clone(), sandboxes.clone(), clock.clone())
         .with_notes(stores.sandboxes.clone(), stores.conversations.clone());
     let templates = Arc::new(templates(&settings.agents, &settings.data)?);
@@ -73,7 +76,8 @@ pub async fn services(app: &App) -> Result<Services> {
         SandboxService::new(sandboxes, maker, hooks.clone(), stores.sandboxes.clone(), clock.clone())
             .with_templates(templates.clone(), stores.conversations.clone())
             .with_turns(stores.turns.clone())
-            .with_timeouts(settings.server.timeouts);
+            .with_timeouts(settings.server.timeouts)
+            .with_accounts(catalog.clone(), settings.accounts.allow_unlimited_disk);
     let gateway = HttpGateway::new(settings.agents.models.clone()).context("cannot speak to models")?;
     let turns = Turns::new(TurnParts {
         service: service.clone(),
@@ -93,7 +97,8 @@ pub async fn services(app: &App) -> Result<Services> {
         sandboxes: service,
         turns,
         stores,
-        keys: app.keys()?,
+        keys: app.keys()?.with_accounts(catalog.clone()),
+        accounts: catalog,
         clock,
         delete_terminates_sandbox: settings.server.delete_terminates_sandbox,
     })
@@ -113,12 +118,7 @@ fn booted_at() -> Option<Timestamp> {
 
 /// The account of the command line.
 pub async fn account(app: &App) -> Result<AccountId> {
-    let local = Account {
-        id: AccountId::LOCAL,
-        name: "local".to_owned(),
-        settings: serde_json::Map::new(),
-        created_at: SystemClock.now(),
-    };
+    let local = Account::new(AccountId::LOCAL, "local".to_owned(), serde_json::Map::new(), SystemClock.now());
     match app.stores.accounts.get(local.id).await {
         Err(error) if error.kind() == ErrorKind::NotFound => match app.stores.accounts.create(&local).await {
             // Another process was quicker.
@@ -147,7 +147,8 @@ pub fn run_apart(app: &App, turn: TurnId) -> Result<()> {
 /// Turns whose process died are taken up again, by processes of their own.
 pub async fn take_up(app: &App) -> Result<()> {
     let running = app.stores.turns.running(100).await?;
-    for (_, turn) in running {
+    // Turns of other accounts are their server's, which holds them to their limits.
+    for (_, turn) in running.into_iter().filter(|(account, _)| *account == AccountId::LOCAL) {
         let id = seawall_api::SandboxId::try_from(turn.id.as_uuid())?;
         // Whoever runs it holds the claim.
         if app.claims.try_claim(id).await?.is_some() {

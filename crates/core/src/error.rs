@@ -1,7 +1,7 @@
 //! The error of core and of everything behind its ports: a stable kind, a message that says what to
 //! do, and the cause.
 
-use seawall_api::{ErrorKind, Fault};
+use seawall_api::{ErrorKind, Fault, account::LimitUse};
 use std::error::Error as StdError;
 
 pub type Result<T, E = Error> = std::result::Result<T, E>;
@@ -13,13 +13,15 @@ pub struct Error {
     /// Says more than the kind, where there is more to say.
     code: Option<&'static str>,
     message: String,
+    /// The limit of an account that refused the request.
+    limit: Option<Box<LimitUse>>,
     #[source]
     source: Option<Box<dyn StdError + Send + Sync>>,
 }
 
 impl Error {
     pub fn new(kind: ErrorKind, message: impl Into<String>) -> Self {
-        Error { kind, code: None, message: message.into(), source: None }
+        Error { kind, code: None, message: message.into(), limit: None, source: None }
     }
 
     pub fn with_source(mut self, source: impl Into<Box<dyn StdError + Send + Sync>>) -> Self {
@@ -31,6 +33,17 @@ impl Error {
     pub fn with_code(mut self, code: &'static str) -> Self {
         self.code = Some(code);
         self
+    }
+
+    /// Names the limit of an account that refused the request, with its value and what is in use.
+    pub fn with_limit(mut self, limit: LimitUse) -> Self {
+        self.limit = Some(Box::new(limit));
+        self
+    }
+
+    /// The limit that refused the request. `None` where it was something else.
+    pub fn limit(&self) -> Option<&LimitUse> {
+        self.limit.as_deref()
     }
 
     pub fn not_found(message: impl Into<String>) -> Self {

@@ -5,6 +5,7 @@
 
 use crate::{
     Error, Result,
+    accounts::{AccountCatalog, suspended},
     ports::{
         Clock,
         store::{Accounts, KeyHash},
@@ -57,6 +58,8 @@ pub struct Keys {
     /// Signs tokens. The same for every server of an installation.
     secret: [u8; 32],
     believed: Arc<Mutex<HashMap<KeyHash, Believed>>>,
+    /// Tells which accounts are suspended. `None` where there is only the operator's.
+    catalog: Option<AccountCatalog>,
 }
 
 struct Believed {
@@ -73,7 +76,26 @@ impl fmt::Debug for Keys {
 
 impl Keys {
     pub fn new(accounts: Arc<dyn Accounts>, clock: Arc<dyn Clock>, secret: [u8; 32]) -> Keys {
-        Keys { accounts, clock, secret, believed: Arc::default() }
+        Keys { accounts, clock, secret, believed: Arc::default(), catalog: None }
+    }
+
+    /// Refuses the keys and tokens of accounts that are suspended.
+    pub fn with_accounts(mut self, catalog: AccountCatalog) -> Keys {
+        self.catalog = Some(catalog);
+        self
+    }
+
+    /// Drops the cached keys of an account that was suspended or deleted here.
+    pub fn forget_account(&self, account: AccountId) {
+        self.believed().retain(|_, found| found.key.as_ref().is_none_or(|key| key.account_id != account));
+    }
+
+    /// An error where the account is suspended.
+    pub async fn check_account(&self, account: AccountId) -> Result<()> {
+        match &self.catalog {
+            Some(catalog) if catalog.suspended_at(account).await?.is_some() => Err(suspended()),
+            _ => Ok(()),
+        }
     }
 
     pub async fn verify(&self, secret: &str) -> Result<Identity> {
@@ -90,6 +112,7 @@ impl Keys {
         if key.expires_at.is_some_and(|at| at <= now) {
             return Err(denied("key_expired", "this key has expired; make a new one"));
         }
+        self.check_account(key.account_id).await?;
         self.note_use(&hash, &key, now);
         Ok(Identity { account: key.account_id, key: key.id, scopes: key.scopes })
     }

@@ -4,6 +4,7 @@
 //! needs; [`lifecycle`] is its state machine, a pure function. Nearly all behaviour is tested here,
 //! with the fakes of `testing` and paused time.
 
+pub mod accounts;
 pub mod agents;
 pub mod delivery;
 pub mod error;

@@ -150,7 +150,7 @@ impl Reaper {
         if record.template.is_none() || !self.is_due(record.id) {
             return Ok(());
         }
-        self.service.boxes().start(record.id).await?;
+        self.service.boxes().start_to_save(record.id).await?;
         if self.try_push(record, reaped).await {
             self.service.boxes().stop_because(record.id, GRACE, reason.clone()).await?;
             reaped.ended.push((record.id, reason));

@@ -3,6 +3,7 @@
 //! [`SandboxService::ensure`] is what every operation begins with: what runs is left alone, what is gone is made again
 //! with its workspace. A cold start that fails leaves nothing behind.
 
+mod bounds;
 mod files;
 mod manage;
 mod owned;
@@ -16,6 +17,7 @@ pub(crate) use owned::{gone, told};
 
 use crate::{
     Error, Result, Sandboxes,
+    accounts::AccountCatalog,
     hooks::{HookContext, Hooks, Moment},
     ports::{
         Clock, Volumes,
@@ -120,6 +122,10 @@ pub struct SandboxService {
     /// T5: of what says nothing itself.
     timeouts: Timeouts,
     turns: Option<Arc<dyn Turns>>,
+    /// The limits of accounts. `None` where there is only the operator's.
+    catalog: Option<AccountCatalog>,
+    /// Whether tenants may have volumes that nothing limits.
+    allow_unlimited_disk: bool,
     /// Who makes a sandbox ready, or ends it, stands in its queue; others wait.
     queues: Queues,
     /// Those that are just being ended: nobody is let in any more.
@@ -150,6 +156,8 @@ impl SandboxService {
             conversations: None,
             timeouts: Timeouts::default(),
             turns: None,
+            catalog: None,
+            allow_unlimited_disk: false,
             queues: Queues::default(),
             closing: Arc::default(),
         }
@@ -158,6 +166,13 @@ impl SandboxService {
     /// What turns run in is not stopped or ended without force.
     pub fn with_turns(mut self, turns: Arc<dyn Turns>) -> SandboxService {
         self.turns = Some(turns);
+        self
+    }
+
+    /// Holds every account but `local` to its bounds per sandbox.
+    pub fn with_accounts(mut self, catalog: AccountCatalog, allow_unlimited_disk: bool) -> SandboxService {
+        self.catalog = Some(catalog);
+        self.allow_unlimited_disk = allow_unlimited_disk;
         self
     }
 
@@ -263,6 +278,18 @@ impl SandboxService {
             None => self.spec_of(wanted, isolates)?,
         };
         let (spec, kept) = self.with_volume(wanted.sandbox, &name, spec, before.is_none()).await?;
+        self.refuse_orphan(
+            wanted.account,
+            wanted.sandbox,
+            before.is_none() && kept && spec.volume.is_none(),
+        )?;
+        let spec = match before {
+            Some(_) => spec,
+            None => {
+                let provider = self.sandboxes.providers().get(&name)?;
+                self.bounded(wanted.account, spec, &*provider, kept).await?
+            }
+        };
         let new = NewSandbox {
             id: Some(wanted.sandbox),
             account: Some(wanted.account),
@@ -311,6 +338,15 @@ impl SandboxService {
         }
         let kept = has_own || spec.volume.is_some();
         Ok((spec, kept))
+    }
+
+    /// A volume without a record may be another account's: only the operator gets the files of such an id.
+    fn refuse_orphan(&self, account: AccountId, id: SandboxId, orphan: bool) -> Result<()> {
+        if !orphan || account == AccountId::LOCAL {
+            return Ok(());
+        }
+        let message = format!("the id {id} cannot be used; leave it out, and one is made");
+        Err(Error::invalid(message).with_code("invalid_id"))
     }
 
     fn spec_of(&self, wanted: &Wanted, isolates: bool) -> Result<SandboxSpec> {
@@ -392,5 +428,8 @@ fn rebuilt(id: SandboxId, error: Error) -> Error {
 /// An error with more of a story, and a word for programs. A finer word that it has already stays.
 fn coded(code: &'static str, message: String, error: Error) -> Error {
     let code = if error.code() == error.kind().as_str() { code } else { error.code() };
-    Error::new(error.kind(), message).with_code(code).with_source(error)
+    let limit = error.limit().cloned();
+    let told = Error::new(error.kind(), message).with_code(code);
+    let told = limit.into_iter().fold(told, Error::with_limit);
+    told.with_source(error)
 }

@@ -225,6 +225,8 @@ impl Turns {
         self.check_template(&template)?;
         template.driver()?.check_prompt(&ask.prompt)?;
         let sandbox = self.choose(account, ask, known.as_ref()).await?;
+        // Before anything is stored: a turn whose sandbox is refused would be a prompt without an answer.
+        self.inner.service.boxes().look(account, sandbox, 0).await?;
         let (conversation, is_new) = match known {
             Some(known) => (known, false),
             None => self.new_conversation(account, ask).await?,

@@ -13,7 +13,7 @@ use axum::{
     response::{IntoResponse, Response},
 };
 use futures::FutureExt;
-use seawall_api::{ErrorKind, http::Problem};
+use seawall_api::{ErrorKind, account::LimitUse, http::Problem};
 use seawall_core::Error;
 use std::{any::Any, collections::BTreeMap, panic::AssertUnwindSafe};
 use utoipa::{
@@ -48,6 +48,7 @@ struct Inner {
     detail: String,
     retryable: bool,
     headers: Vec<(HeaderName, HeaderValue)>,
+    limit: Option<LimitUse>,
 }
 
 impl ApiError {
@@ -56,7 +57,14 @@ impl ApiError {
             status,
             StatusCode::TOO_MANY_REQUESTS | StatusCode::SERVICE_UNAVAILABLE | StatusCode::GATEWAY_TIMEOUT
         );
-        ApiError(Box::new(Inner { status, code, detail: detail.into(), retryable, headers: Vec::new() }))
+        ApiError(Box::new(Inner {
+            status,
+            code,
+            detail: detail.into(),
+            retryable,
+            headers: Vec::new(),
+            limit: None,
+        }))
     }
 
     pub fn invalid(code: &'static str, detail: impl Into<String>) -> ApiError {
@@ -119,6 +127,7 @@ impl ApiError {
         }
         let mut answer = ApiError::new(status, error.code(), detail);
         answer.0.retryable |= error.is_retryable();
+        answer.0.limit = error.limit().cloned();
         match status {
             StatusCode::SERVICE_UNAVAILABLE => answer.retry_after(1),
             _ => answer,
@@ -136,6 +145,10 @@ fn status_of(error: &Error) -> StatusCode {
     // A sandbox that does not run is a conflict for who wants to change it, and away for who wants to talk to it.
     if matches!(error.code(), "waking" | "not_running") {
         return StatusCode::SERVICE_UNAVAILABLE;
+    }
+    // An account at a limit may ask again once it has ended something.
+    if error.code() == "limit_reached" {
+        return StatusCode::TOO_MANY_REQUESTS;
     }
     match error.kind() {
         ErrorKind::NotFound => StatusCode::NOT_FOUND,
@@ -155,7 +168,7 @@ fn status_of(error: &Error) -> StatusCode {
 
 impl IntoResponse for ApiError {
     fn into_response(self) -> Response {
-        let Inner { status, code, detail, retryable, headers } = *self.0;
+        let Inner { status, code, detail, retryable, headers, limit } = *self.0;
         let problem = Problem {
             type_: "about:blank".to_owned(),
             title: status.canonical_reason().unwrap_or("Error").to_owned(),
@@ -164,6 +177,7 @@ impl IntoResponse for ApiError {
             detail,
             request_id: request_id(),
             retryable,
+            limit,
         };
         // Strings and numbers are JSON in any case.
         let body = serde_json::to_vec(&problem).unwrap_or_default();

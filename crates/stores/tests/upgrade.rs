@@ -62,11 +62,7 @@ fn message(number: u128, turn: TurnId, role: Role, second: i64) -> Message {
 async fn write(stores: &Stores) {
     let account: AccountId = id(1);
     let settings = json!({"models": ["m"]}).as_object().unwrap().clone();
-    stores
-        .accounts
-        .create(&Account { id: account, name: "first".into(), settings, created_at: at(0) })
-        .await
-        .unwrap();
+    stores.accounts.create(&Account::new(account, "first".into(), settings, at(0))).await.unwrap();
     let key = ApiKey {
         id: id(2),
         account_id: account,

@@ -190,7 +190,11 @@ async fn rounds(
         let idempotency = idempotency.clone();
         async move { idempotency.expire(10_000).await.map(drop) }
     });
-    tokio::join!(sweeping, reaping, watching, carrying, taking_up, expiring);
+    let deleting = every(SWEEP, "deletions", &stop, || {
+        let services = services.clone();
+        async move { services.finish_deletions().await }
+    });
+    tokio::join!(sweeping, reaping, watching, carrying, taking_up, expiring, deleting);
 }
 
 /// Now, and then each time after a pause, until the end. What fails is told, and tried again.

@@ -164,6 +164,11 @@ pub trait Provider: Send + Sync {
 
     fn capabilities(&self) -> Capabilities;
 
+    /// The limits of a box whose spec names none. What is not here is not limited.
+    fn default_limits(&self) -> Limits {
+        Limits::default()
+    }
+
     /// Whether `create` makes its intent durable before anything else, so that a box is found again by it.
     fn keeps_intent(&self) -> bool {
         false

@@ -81,7 +81,8 @@ impl Sandboxes {
                 tracing::warn!(sandbox = %id, "a sandbox was never made");
                 self.inner.providers.get(&now.provider)?.remove(id, Volumes::Keep).await?;
                 let was_ended = now.reason == Some(EndReason::Terminated);
-                self.leave(now, if was_ended { Left::ByTemplate } else { Left::Nothing }).await?;
+                let mark = self.mark(&now);
+                self.leave(now, if was_ended { Left::ByTemplate } else { Left::Nothing }, &mark).await?;
                 sweep.unmade.push(id);
             }
             _ => {}

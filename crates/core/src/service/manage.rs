@@ -60,6 +60,7 @@ impl SandboxService {
         let wanted = Wanted { account, sandbox: id, conversation, agent, turn, template, cancelled };
         let spec = self.spec_of(&wanted, provides.capabilities().isolation)?;
         let (spec, kept) = self.with_volume(id, &name, spec, true).await?;
+        self.refuse_orphan(account, id, kept && spec.volume.is_none())?;
         check_user(&spec, ask).map_err(invalid)?;
         let spec = with_wishes(spec, ask);
         let new = NewSandbox {
@@ -68,7 +69,7 @@ impl SandboxService {
             name: ask.name.clone(),
             template: Some(wanted.template.name.clone()),
             provider,
-            spec: self.allowed(account, spec),
+            spec: self.bounded(account, spec, &*provides, kept).await?,
         };
         if !ask.start {
             self.sandboxes.create(new).await.map_err(|error| created(id, error))?;
@@ -78,21 +79,6 @@ impl SandboxService {
         self.launch(new, volumes, Left::Nothing).await.map_err(|error| created(id, error))?;
         self.cold_start(&wanted, volumes, Left::Nothing, !kept).await?;
         self.get(account, id).await
-    }
-
-    /// T5: only the operator's own account may have sandboxes that end later than the server says.
-    fn allowed(&self, account: AccountId, mut spec: SandboxSpec) -> SandboxSpec {
-        let least = |asked: Option<u64>, most: Option<u64>| match (asked, most.filter(|most| *most > 0)) {
-            (Some(asked), Some(most)) if asked == 0 || asked > most => Some(most),
-            _ => asked,
-        };
-        if account != AccountId::LOCAL {
-            let most = self.timeouts;
-            spec.timeouts.idle_seconds = least(spec.timeouts.idle_seconds, most.idle_seconds);
-            spec.timeouts.max_lifetime_seconds =
-                least(spec.timeouts.max_lifetime_seconds, most.max_lifetime_seconds);
-        }
-        spec
     }
 
     /// What is not walled off from this machine is for its operator to choose: by the default, or by a template.
@@ -304,7 +290,7 @@ impl SandboxService {
         *closed = Some(Closing::new(self, id));
         let again = async {
             self.sandboxes.stop(id, GRACE).await?;
-            self.sandboxes.start(id).await?;
+            self.sandboxes.start_to_save(id).await?;
             self.push(wanted).await
         };
         match again.await {

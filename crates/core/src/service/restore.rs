@@ -158,7 +158,7 @@ impl SandboxService {
         if self.sandboxes.get(id).await?.state != SandboxState::Stopped {
             self.note(wanted, READY, Value::Bool(false)).await;
         }
-        self.sandboxes.start(id).await.map(drop)
+        self.sandboxes.start_to_save(id).await.map(drop)
     }
 
     /// V6: what was synced last, and when.

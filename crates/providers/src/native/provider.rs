@@ -21,7 +21,7 @@ use rustix::{
 };
 use seawall_api::{
     SandboxId,
-    sandbox::{EndReason, SandboxSpec},
+    sandbox::{EndReason, Limits, SandboxSpec},
 };
 use seawall_core::{
     Error, Result,
@@ -356,6 +356,12 @@ impl Provider for NativeProvider {
                 processes: can(Controller::Pids),
             },
         }
+    }
+
+    fn default_limits(&self) -> Limits {
+        let asked = Limits::default();
+        let found = limits::in_force(&asked, &self.inner.settings.defaults, &self.inner.groups);
+        found.map(|limits| limits::shown(&limits, &asked)).unwrap_or_default()
     }
 
     fn keeps_intent(&self) -> bool {

@@ -26,6 +26,7 @@ use seawall_api::{
 };
 use seawall_core::{
     Providers, Sandboxes, Services, Turns,
+    accounts::{self, AccountCatalog, AccountLimits, Ledger},
     delivery::Courier,
     hooks::Hooks,
     keys::Keys,
@@ -63,6 +64,8 @@ pub struct Setup {
     pub bucket: Option<SharedBucket>,
     /// C5's default.
     pub delete_terminates_sandbox: bool,
+    /// Of every account but `local`, where its settings say nothing.
+    pub limits: AccountLimits,
 }
 
 pub struct World {
@@ -99,7 +102,7 @@ impl World {
         let other = AccountId::generate();
         for (id, name) in [(ME, "local"), (other, "other")] {
             let (name, settings, created_at) = (name.to_owned(), Map::new(), services.clock.now());
-            stores.accounts.create(&Account { id, name, settings, created_at }).await.unwrap();
+            stores.accounts.create(&Account::new(id, name, settings, created_at)).await.unwrap();
         }
         let (mine, theirs) = (secret(&services, ME, ALL).await, secret(&services, other, ALL).await);
         let router = server.router();
@@ -188,14 +191,18 @@ fn services(
     let records = RowRecords::new(stores.sandboxes.clone(), claims.clone(), Some("one".to_owned()));
     let provider: Arc<dyn Provider> = Arc::new(mock.clone());
     let providers = Providers::new("mock", vec![provider]).unwrap();
-    let boxes = Sandboxes::new(providers, Arc::new(records), clock.clone());
+    let catalog = AccountCatalog::new(stores.accounts.clone(), setup.limits);
+    let stores = accounts::limited(stores, &catalog);
+    let ledger = Ledger::new(stores.sandboxes.clone(), catalog.clone());
+    let boxes = Sandboxes::new(providers, Arc::new(records), clock.clone()).with_ledger(ledger);
     let hooks = Hooks::new(stores.hook_runs.clone(), stores.outbox.clone(), boxes.clone(), clock.clone());
     let buckets = Arc::new(OneBucket(setup.bucket.clone()));
     let maker = WorkspaceMaker::new(boxes.clone(), buckets, clock.clone(), WorkspaceSettings::default());
     let templates = Arc::new(templates(setup));
     let rows = stores.sandboxes.clone();
     let sandboxes = SandboxService::new(boxes, maker, hooks.clone(), rows, clock.clone())
-        .with_templates(templates.clone(), stores.conversations.clone());
+        .with_templates(templates.clone(), stores.conversations.clone())
+        .with_accounts(catalog.clone(), true);
     let courier = Courier::new(stores.outbox.clone(), stores.messages.clone());
     let turns = Turns::new(TurnParts {
         stores: stores.clone(),
@@ -211,9 +218,12 @@ fn services(
         booted_at: None,
         secrets: Arc::new(|_: &str| None::<String>),
     });
-    let keys = Keys::new(stores.accounts.clone(), clock.clone(), [7; 32]);
+    let keys = Keys::new(stores.accounts.clone(), clock.clone(), [7; 32]).with_accounts(catalog.clone());
     let delete_terminates_sandbox = setup.delete_terminates_sandbox;
-    (Services { sandboxes, turns, stores, keys, clock, delete_terminates_sandbox }, courier)
+    (
+        Services { sandboxes, turns, stores, keys, accounts: catalog, clock, delete_terminates_sandbox },
+        courier,
+    )
 }
 
 fn templates(setup: &Setup) -> Templates {

@@ -2,6 +2,7 @@
 
 use super::{
     SqlStore,
+    db::Tx,
     statement::statement,
     value::{Row, Value, id, json, page_values, values},
 };
@@ -20,9 +21,24 @@ use serde_json::Value as Json;
 statement! {
     listed;
     INSERT: ["INSERT INTO accounts (id, name, settings, created_at) VALUES ($1, $2, $3, $4) ON CONFLICT (id) DO NOTHING"];
-    GET: ["SELECT id, name, settings, created_at FROM accounts WHERE id = $1"];
-    LIST: ["SELECT id, name, settings, created_at FROM accounts WHERE (created_at, id) > ($1, $2)
+    GET: ["SELECT id, name, settings, created_at, suspended_at, deleting_at FROM accounts WHERE id = $1"];
+    LIST: ["SELECT id, name, settings, created_at, suspended_at, deleting_at FROM accounts WHERE (created_at, id) > ($1, $2)
         ORDER BY created_at, id LIMIT $3"];
+    SUSPEND: ["UPDATE accounts SET suspended_at = $2 WHERE id = $1"];
+    DELETING: ["UPDATE accounts SET deleting_at = COALESCE(deleting_at, $2), suspended_at = COALESCE(suspended_at, $2) WHERE id = $1"];
+    ERASE_HOOK_RUNS: ["DELETE FROM hook_runs WHERE id IN (SELECT id FROM hook_runs WHERE account_id = $1 LIMIT $2)"];
+    ERASE_IDEMPOTENCY: ["DELETE FROM idempotency_keys WHERE account_id = $1 AND name IN
+        (SELECT name FROM idempotency_keys WHERE account_id = $1 LIMIT $2)"];
+    ERASE_SESSIONS: ["DELETE FROM sessions WHERE account_id = $1 AND scope_id IN
+        (SELECT scope_id FROM sessions WHERE account_id = $1 LIMIT $2)"];
+    ERASE_HOOK_USAGE: ["DELETE FROM hook_usage WHERE account_id = $1 AND name IN
+        (SELECT name FROM hook_usage WHERE account_id = $1 LIMIT $2)"];
+    ERASE_USAGE: ["DELETE FROM turn_usage WHERE turn_id IN (SELECT turn_id FROM turn_usage WHERE account_id = $1 LIMIT $2)"];
+    HAS_SANDBOX: ["SELECT id FROM sandboxes WHERE account_id = $1 AND state <> 'terminated' LIMIT 1"];
+    HAS_ENDED: ["SELECT id FROM sandboxes WHERE account_id = $1 AND state = 'terminated' LIMIT 1"];
+    HAS_CONVERSATION: ["SELECT id FROM conversations WHERE account_id = $1 LIMIT 1"];
+    REMOVE_KEYS: ["DELETE FROM api_keys WHERE account_id = $1"];
+    REMOVE: ["DELETE FROM accounts WHERE id = $1"];
     SET_SETTINGS: ["UPDATE accounts SET settings = $2 WHERE id = $1"];
     ADD_KEY: ["INSERT INTO api_keys (id, account_id, name, prefix, hash, scopes, created_at, expires_at, revoked_at, last_used_at)
         VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10)"];
@@ -37,7 +53,14 @@ statement! {
 }
 
 fn account(row: &Row) -> Result<Account> {
-    Ok(Account { id: row.id(0)?, name: row.text(1)?, settings: row.json(2)?, created_at: row.time(3)? })
+    Ok(Account {
+        id: row.id(0)?,
+        name: row.text(1)?,
+        settings: row.json(2)?,
+        created_at: row.time(3)?,
+        suspended_at: row.maybe_time(4)?,
+        deleting_at: row.maybe_time(5)?,
+    })
 }
 
 fn key(row: &Row) -> Result<ApiKey> {
@@ -56,6 +79,16 @@ fn key(row: &Row) -> Result<ApiKey> {
 
 fn no_account(account: AccountId) -> Error {
     Error::not_found(format!("there is no account {account}"))
+}
+
+async fn remove(tx: &mut Tx, account: AccountId) -> Result<()> {
+    for sql in [HAS_SANDBOX, HAS_ENDED, HAS_CONVERSATION] {
+        if tx.row(sql, vec![id(account)]).await?.is_some() {
+            return Err(Error::conflict(format!("account {account} still has sandboxes or conversations")));
+        }
+    }
+    tx.run(REMOVE_KEYS, vec![id(account)]).await?;
+    tx.run(REMOVE, vec![id(account)]).await.map(drop)
 }
 
 #[async_trait]
@@ -91,6 +124,32 @@ impl Accounts for SqlStore {
             0 => Err(no_account(account)),
             _ => Ok(()),
         }
+    }
+
+    async fn set_suspended(&self, account: AccountId, at: Option<Timestamp>) -> Result<()> {
+        match self.db.run(SUSPEND, vec![id(account), Value::from(at)]).await? {
+            0 => Err(no_account(account)),
+            _ => Ok(()),
+        }
+    }
+
+    async fn begin_deletion(&self, account: AccountId, at: Timestamp) -> Result<()> {
+        match self.db.run(DELETING, vec![id(account), Value::from(at)]).await? {
+            0 => Err(no_account(account)),
+            _ => Ok(()),
+        }
+    }
+
+    async fn erase(&self, account: AccountId, limit: u32) -> Result<u64> {
+        let mut gone = 0;
+        for sql in [ERASE_HOOK_RUNS, ERASE_IDEMPOTENCY, ERASE_SESSIONS, ERASE_HOOK_USAGE, ERASE_USAGE] {
+            gone += self.db.run(sql, vec![id(account), Value::from(u64::from(limit))]).await?;
+        }
+        Ok(gone)
+    }
+
+    async fn remove(&self, account: AccountId) -> Result<()> {
+        self.db.write(account, |tx, account| Box::pin(remove(tx, *account))).await
     }
 
     async fn add_key(&self, new: &ApiKey, hash: &KeyHash) -> Result<()> {

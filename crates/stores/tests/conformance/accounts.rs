@@ -22,7 +22,7 @@ cases!("accounts";
 
 fn account(second: i64) -> Account {
     let settings = json!({"models": ["a", "b"], "tokens_a_day": 5}).as_object().unwrap().clone();
-    Account { id: AccountId::generate(), name: "Ünïcode & co".into(), settings, created_at: at(second) }
+    Account::new(AccountId::generate(), "Ünïcode & co".into(), settings, at(second))
 }
 
 fn key(account: AccountId) -> ApiKey {

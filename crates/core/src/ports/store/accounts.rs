@@ -27,6 +27,20 @@ pub trait Accounts: Send + Sync {
     /// Replaces all settings.
     async fn set_settings(&self, account: AccountId, settings: &Map<String, Value>) -> Result<()>;
 
+    /// Suspends an account, or resumes it with `None`.
+    async fn set_suspended(&self, account: AccountId, at: Option<Timestamp>) -> Result<()>;
+
+    /// Marks an account as being deleted, and suspends it. The first time counts; it cannot be taken back.
+    async fn begin_deletion(&self, account: AccountId, at: Timestamp) -> Result<()>;
+
+    /// Deletes up to `limit` rows of each kind that belong to an account and to nothing else: hook runs, idempotency
+    /// keys, sessions, usage. How many went; 0 means that none is left.
+    async fn erase(&self, account: AccountId, limit: u32) -> Result<u64>;
+
+    /// Deletes an account and its keys. `conflict` where it has sandboxes or conversations; removing what is gone
+    /// succeeds.
+    async fn remove(&self, account: AccountId) -> Result<()>;
+
     /// Adds a key to its account. `already_exists` where the id or the hash is taken by another.
     async fn add_key(&self, key: &ApiKey, hash: &KeyHash) -> Result<()>;
 

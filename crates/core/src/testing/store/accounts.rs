@@ -60,6 +60,43 @@ impl Accounts for MemoryStore {
         Ok(())
     }
 
+    async fn set_suspended(&self, account: AccountId, at: Option<Timestamp>) -> Result<()> {
+        let mut state = self.state();
+        let found = state.accounts.get_mut(&account).ok_or_else(|| no_account(account))?;
+        found.suspended_at = at.map(to_micros);
+        Ok(())
+    }
+
+    async fn begin_deletion(&self, account: AccountId, at: Timestamp) -> Result<()> {
+        let mut state = self.state();
+        let found = state.accounts.get_mut(&account).ok_or_else(|| no_account(account))?;
+        found.deleting_at.get_or_insert(to_micros(at));
+        found.suspended_at.get_or_insert(to_micros(at));
+        Ok(())
+    }
+
+    async fn erase(&self, account: AccountId, _limit: u32) -> Result<u64> {
+        let mut state = self.state();
+        let before = state.hook_runs.len() + state.keys_in_use.len() + state.sessions.len();
+        state.hook_runs.retain(|_, (owner, _)| *owner != account);
+        state.keys_in_use.retain(|(owner, _), _| *owner != account);
+        state.sessions.retain(|(owner, ..), _| *owner != account);
+        state.hook_usage.retain(|_, (owner, ..)| *owner != account);
+        state.kept_usage.retain(|(owner, ..)| *owner != account);
+        Ok((before - state.hook_runs.len() - state.keys_in_use.len() - state.sessions.len()) as u64)
+    }
+
+    async fn remove(&self, account: AccountId) -> Result<()> {
+        let mut state = self.state();
+        let has_sandbox = state.sandboxes.values().any(|row| row.account_id == account);
+        if has_sandbox || state.conversations.values().any(|found| found.account_id == account) {
+            return Err(Error::conflict(format!("account {account} still has sandboxes or conversations")));
+        }
+        state.keys.retain(|_, (key, _)| key.account_id != account);
+        state.accounts.remove(&account);
+        Ok(())
+    }
+
     async fn add_key(&self, key: &ApiKey, hash: &KeyHash) -> Result<()> {
         let mut state = self.state();
         if !state.accounts.contains_key(&key.account_id) {
