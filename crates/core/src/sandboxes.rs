@@ -226,7 +226,7 @@ impl Sandboxes {
         }
         let _admitted = self.admit(&record, true, purpose).await?;
         if found.is_none() {
-            provider.create(id, &record.spec).await?;
+            provider.create(id, &record.spec, record.account_id).await?;
         }
         let found = provider.start(id).await?;
         reached("the box runs");
