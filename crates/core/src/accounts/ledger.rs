@@ -10,7 +10,10 @@ use super::{
 };
 use crate::{
     Error, Result,
-    ports::store::{MAX_PAGE, Page, SandboxFilter, SandboxRows},
+    ports::{
+        AccountTotals,
+        store::{MAX_PAGE, Page, SandboxFilter, SandboxRows},
+    },
 };
 use async_trait::async_trait;
 use seawall_api::{AccountId, ErrorKind, SandboxId, sandbox::SandboxState};
@@ -60,6 +63,8 @@ impl Entry {
 struct Book {
     loaded: bool,
     entries: HashMap<SandboxId, Entry>,
+    /// The totals that each provider holds the account to.
+    totals: HashMap<String, AccountTotals>,
 }
 
 /// What an account uses of the limits that the ledger holds.
@@ -149,6 +154,28 @@ impl Ledger {
         }
         self.load(request.account).await?;
         self.try_admit(request, &AccountLimits::NONE)
+    }
+
+    /// The totals of an account, where a provider does not have them yet.
+    pub async fn new_totals(&self, account: AccountId, provider: &str) -> Result<Option<AccountTotals>> {
+        if account == AccountId::LOCAL {
+            return Ok(None);
+        }
+        let limits = self.0.catalog.settings(account).await?.limits;
+        let totals = AccountTotals {
+            cpus: limits.get(Limit::Cpus).map(|milli| Limit::Cpus.shown(milli)),
+            memory_mb: limits.get(Limit::MemoryMb),
+            max_processes: limits.get(Limit::Processes),
+            disk_io_mb_s: limits.get(Limit::DiskIoMbS),
+            disk_iops: None,
+        };
+        let books = self.lock();
+        let set = books.get(&account).and_then(|book| book.totals.get(provider));
+        Ok((set != Some(&totals)).then_some(totals))
+    }
+
+    pub fn totals_are_set(&self, account: AccountId, provider: &str, totals: AccountTotals) {
+        self.lock().entry(account).or_default().totals.insert(provider.to_owned(), totals);
     }
 
     /// To be taken before a box is stopped.

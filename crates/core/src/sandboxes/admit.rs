@@ -7,7 +7,7 @@ use crate::{
     ports::{BoxState, Record},
 };
 use async_trait::async_trait;
-use seawall_api::{AccountId, SandboxId, sandbox::SandboxState};
+use seawall_api::{AccountId, ErrorKind, SandboxId, sandbox::SandboxState};
 use tracing::Instrument as _;
 
 /// Why a box is started.
@@ -29,10 +29,28 @@ impl Sandboxes {
             disk_mb: record.spec.limits.disk_mb.unwrap_or(0),
             start,
         };
-        match purpose {
-            Purpose::Use => ledger.admit(request, self).await,
-            Purpose::Save => ledger.count(request).await,
+        let admission = match purpose {
+            Purpose::Use => ledger.admit(request, self).await?,
+            Purpose::Save => ledger.count(request).await?,
+        };
+        self.set_totals(ledger, record).await?;
+        Ok(admission)
+    }
+
+    /// The provider holds the account to its totals from its first box on, and to new ones from its next box on.
+    async fn set_totals(&self, ledger: &Ledger, record: &Record) -> Result<()> {
+        let account = record.account_id;
+        let Some(totals) = ledger.new_totals(account, &record.provider).await? else { return Ok(()) };
+        let set = self.inner.providers.get(&record.provider)?.set_account_totals(account, &totals).await;
+        match set {
+            // The bounds of each sandbox hold; that the sum does not is for the operator to know.
+            Err(error) if error.kind() == ErrorKind::LimitUnenforceable => {
+                tracing::warn!(%account, error = %error.chain(), "a total of an account cannot be enforced");
+            }
+            set => set?,
         }
+        ledger.totals_are_set(account, &record.provider, totals);
+        Ok(())
     }
 
     /// Refuses what the account's limits refuse now, before anything is stored for it.

@@ -42,8 +42,6 @@ struct State {
     events: BTreeMap<TurnId, Vec<Bytes>>,
     usage: BTreeMap<TurnId, Usage>,
     hook_usage: BTreeMap<(ConversationId, String), (AccountId, Usage, Timestamp)>,
-    /// What conversations used that were deleted.
-    kept_usage: Vec<(AccountId, Usage, Timestamp)>,
     messages: BTreeMap<(AccountId, ConversationId, Timestamp, MessageId), Message>,
     sandboxes: BTreeMap<SandboxId, SandboxRow>,
     sessions: BTreeMap<(AccountId, &'static str, String), Session>,

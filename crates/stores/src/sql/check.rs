@@ -18,9 +18,7 @@ statement! {
         WHERE (t.state = 'running') <> (u.turn_id IS NULL) OR (t.ended_at IS NULL) <> (u.turn_id IS NULL)"];
     EVENTS: ["SELECT t.id FROM turns t LEFT JOIN (SELECT turn_id, COUNT(*) AS n, MAX(number) AS last FROM turn_events GROUP BY turn_id) e
         ON e.turn_id = t.id WHERE t.events <> COALESCE(e.n, 0) OR t.events <> COALESCE(e.last, -1) + 1"];
-    // Rows of conversations that were deleted stay until their month is over.
-    STRAYS: ["SELECT u.turn_id FROM turn_usage u JOIN conversations c ON c.id = u.conversation_id
-        LEFT JOIN turns t ON t.id = u.turn_id WHERE t.id IS NULL"];
+    STRAYS: ["SELECT u.turn_id FROM turn_usage u LEFT JOIN turns t ON t.id = u.turn_id WHERE t.id IS NULL"];
     COUNTS: ["SELECT CAST(COUNT(*) AS BIGINT), CAST(COALESCE(SUM(messages_exchanged), 0) AS BIGINT) FROM conversations"];
     TURNS: ["SELECT CAST(COUNT(*) AS BIGINT) FROM turns"];
 }

@@ -60,9 +60,8 @@ with_lists! {
     IS_BUSY: ["SELECT id FROM turns WHERE conversation_id = $1 AND state = 'running'"];
     DELETE_EVENTS: ["DELETE FROM turn_events WHERE turn_id IN (SELECT id FROM turns WHERE conversation_id = $2 AND account_id = $1)"];
     DELETE_TURNS: ["DELETE FROM turns WHERE conversation_id = $2 AND account_id = $1"];
-    // What was used counts against the account's tokens until its time is over, whatever becomes of the conversation.
-    KEEP_USAGE: ["UPDATE turn_usage SET conversation_id = $3 WHERE conversation_id = $2 AND account_id = $1"];
-    KEEP_HOOK_USAGE: ["UPDATE hook_usage SET conversation_id = $3 WHERE conversation_id = $2 AND account_id = $1"];
+    DELETE_USAGE: ["DELETE FROM turn_usage WHERE conversation_id = $2 AND account_id = $1"];
+    DELETE_HOOK_USAGE: ["DELETE FROM hook_usage WHERE conversation_id = $2 AND account_id = $1"];
     ADD_USAGE: ["INSERT INTO hook_usage (conversation_id, name, account_id, input_tokens, output_tokens, cache_tokens, created_at)
         VALUES ($2, $3, $1, $4, $5, $6, $7) ON CONFLICT (conversation_id, name) DO NOTHING"];
     ADD_TOTALS: ["UPDATE conversations SET input_tokens = input_tokens + $3, output_tokens = output_tokens + $4,
@@ -156,9 +155,8 @@ async fn delete(tx: &mut Tx, args: &(AccountId, ConversationId, bool)) -> Result
     }
     tx.run(DELETE_EVENTS, key()).await?;
     tx.run(DELETE_TURNS, key()).await?;
-    let to_nobody = || vec![id(account), id(wanted), Value::from([0; 16].as_slice())];
-    tx.run(KEEP_USAGE, to_nobody()).await?;
-    tx.run(KEEP_HOOK_USAGE, to_nobody()).await?;
+    tx.run(DELETE_USAGE, key()).await?;
+    tx.run(DELETE_HOOK_USAGE, key()).await?;
     match messages_here {
         true => tx.run(DELETE_MESSAGES, key()).await.map(drop)?,
         // What is on its way to its store arrives first.

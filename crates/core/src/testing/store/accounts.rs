@@ -82,7 +82,6 @@ impl Accounts for MemoryStore {
         state.keys_in_use.retain(|(owner, _), _| *owner != account);
         state.sessions.retain(|(owner, ..), _| *owner != account);
         state.hook_usage.retain(|_, (owner, ..)| *owner != account);
-        state.kept_usage.retain(|(owner, ..)| *owner != account);
         Ok((before - state.hook_runs.len() - state.keys_in_use.len() - state.sessions.len()) as u64)
     }
 

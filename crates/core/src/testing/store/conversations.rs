@@ -174,18 +174,10 @@ impl Conversations for MemoryStore {
             return Err(Error::conflict(format!("a turn of conversation {id} runs: cancel it first")));
         }
         for turn in of_it {
-            if let Some((owner, turn)) = state.turns.get(&turn)
-                && let (owner, Some(usage), Some(ended)) = (*owner, turn.usage, turn.ended_at)
-            {
-                state.kept_usage.push((owner, usage, ended));
-            }
             state.turns.remove(&turn);
             state.events.remove(&turn);
             state.usage.remove(&turn);
         }
-        let of_hooks = state.hook_usage.iter().filter(|((conversation, _), _)| *conversation == id);
-        let of_hooks: Vec<_> = of_hooks.map(|(_, used)| *used).collect();
-        state.kept_usage.extend(of_hooks);
         state.hook_usage.retain(|(conversation, _), _| *conversation != id);
         state.messages.retain(|(owner, conversation, ..), _| (*owner, *conversation) != (account, id));
         state.conversations.remove(&id);
@@ -358,8 +350,8 @@ impl Turns for MemoryStore {
             *owner == account && turn.ended_at.is_some_and(|ended| ended >= to_micros(since))
         };
         let by_turns = state.turns.values().filter(counts).filter_map(|(_, turn)| turn.usage);
-        let others = state.hook_usage.values().chain(&state.kept_usage);
-        let by_hooks = others.filter(|(owner, _, at)| *owner == account && *at >= to_micros(since));
+        let by_hooks =
+            state.hook_usage.values().filter(|(owner, _, at)| *owner == account && *at >= to_micros(since));
         Ok(by_turns.chain(by_hooks.map(|(_, usage, _)| *usage)).fold(Usage::default(), |sum, usage| Usage {
             input_tokens: sum.input_tokens + usage.input_tokens,
             output_tokens: sum.output_tokens + usage.output_tokens,
