@@ -44,6 +44,13 @@ pub struct Problem {
     /// The limit of the account that refused the call. Absent where it was something else.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub limit: Option<LimitUse>,
+    /// True where it is certain that the call changed nothing: it may be sent again, also with the same `Idempotency-Key`.
+    #[serde(default, skip_serializing_if = "is_false")]
+    pub nothing_done: bool,
+}
+
+fn is_false(flag: &bool) -> bool {
+    !flag
 }
 
 /// A page of a list.

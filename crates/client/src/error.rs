@@ -45,6 +45,7 @@ impl Error {
                 request_id: String::new(),
                 retryable: kind.is_retryable(),
                 limit: None,
+                nothing_done: false,
             }),
         }
     }
@@ -63,6 +64,11 @@ impl Error {
     /// Whether the same call may succeed later.
     pub fn is_retryable(&self) -> bool {
         self.problem.retryable
+    }
+
+    /// Whether a seawall server answered. Else nobody did, or something between it and us.
+    pub(crate) fn is_answer(&self) -> bool {
+        self.status.is_some() && !self.problem.request_id.is_empty()
     }
 
     /// An answer that is no success.
@@ -130,6 +136,8 @@ fn not_ours(status: StatusCode, body: &[u8]) -> Problem {
         // A proxy says so while the server behind it is started again.
         retryable: kind.is_retryable() || status == StatusCode::BAD_GATEWAY,
         limit: None,
+        // Whoever answered, 429 is a refusal.
+        nothing_done: status == StatusCode::TOO_MANY_REQUESTS,
     }
 }
 

@@ -15,13 +15,15 @@ pub struct Error {
     message: String,
     /// The limit of an account that refused the request.
     limit: Option<Box<LimitUse>>,
+    /// Whether it is certain that the call changed nothing.
+    no_effect: bool,
     #[source]
     source: Option<Box<dyn StdError + Send + Sync>>,
 }
 
 impl Error {
     pub fn new(kind: ErrorKind, message: impl Into<String>) -> Self {
-        Error { kind, code: None, message: message.into(), limit: None, source: None }
+        Error { kind, code: None, message: message.into(), limit: None, no_effect: false, source: None }
     }
 
     pub fn with_source(mut self, source: impl Into<Box<dyn StdError + Send + Sync>>) -> Self {
@@ -44,6 +46,18 @@ impl Error {
     /// The limit that refused the request. `None` where it was something else.
     pub fn limit(&self) -> Option<&LimitUse> {
         self.limit.as_deref()
+    }
+
+    /// States that the call changed nothing, so that the same call may be made again. Only for refusals that come before the
+    /// first change.
+    pub fn without_effect(mut self) -> Self {
+        self.no_effect = true;
+        self
+    }
+
+    /// True where it is certain that the call changed nothing. False says nothing about it.
+    pub fn had_no_effect(&self) -> bool {
+        self.no_effect
     }
 
     pub fn not_found(message: impl Into<String>) -> Self {

@@ -202,7 +202,7 @@ impl Turns {
 
     /// `here`: this process runs it.
     async fn prepare(&self, account: AccountId, ask: TurnAsk, here: bool) -> Result<Prepared> {
-        check_prompt(&ask.prompt)?;
+        check_prompt(&ask.prompt).map_err(Error::without_effect)?;
         // A length without an end is as long as it takes.
         let give_up = Instant::now().checked_add(ask.wait);
         loop {
@@ -212,7 +212,7 @@ impl Turns {
                 {
                     sleep(LOOK_AGAIN).await;
                 }
-                other => return other,
+                other => return other.map_err(refused),
             }
         }
     }
@@ -222,7 +222,7 @@ impl Turns {
         let known = self.known(account, ask).await?;
         let template = self.template(ask, known.as_ref())?;
         // What cannot be answered is not begun.
-        self.check_template(&template)?;
+        self.check_template(&template).map_err(Error::without_effect)?;
         template.driver()?.check_prompt(&ask.prompt)?;
         let sandbox = self.choose(account, ask, known.as_ref()).await?;
         // Before anything is stored: a turn whose sandbox is refused would be a prompt without an answer.
@@ -433,6 +433,14 @@ const MISMATCH: &str = "sandbox_mismatch";
 
 fn is_final(error: &Error) -> bool {
     error.code() == MISMATCH
+}
+
+/// A refusal leaves no turn behind: the one transaction that begins it did not happen. After a fault nobody knows.
+fn refused(error: Error) -> Error {
+    match error.is_retryable() || error.kind() == ErrorKind::Internal {
+        true => error,
+        false => error.without_effect(),
+    }
 }
 
 fn is_before(end: Option<Instant>) -> bool {

@@ -40,8 +40,12 @@ impl Outcome {
         }
     }
 
-    /// 401 without a good key, 403 where it lacks the scope.
+    /// 401 without a good key, 403 where it lacks the scope. Handlers ask before they do anything.
     pub fn need(&self, scope: KeyScope) -> ApiResult<Identity> {
+        self.checked(scope).map_err(ApiError::nothing_done)
+    }
+
+    fn checked(&self, scope: KeyScope) -> ApiResult<Identity> {
         match self {
             Outcome::Known(identity) if identity.may(scope) => Ok(identity.clone()),
             Outcome::Known(_) => Err(ApiError::new(

@@ -47,8 +47,31 @@ struct Inner {
     code: &'static str,
     detail: String,
     retryable: bool,
+    effect: Effect,
     headers: Vec<(HeaderName, HeaderValue)>,
     limit: Option<LimitUse>,
+}
+
+/// What an error says about its call. It is in the extensions of the answer, for the layer of `Idempotency-Key`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Effect {
+    /// The call changed nothing, for sure: it may be made again.
+    None,
+    /// The answer tells what became of the call.
+    Told,
+    /// The call may have been done, wholly or in part.
+    Unknown,
+}
+
+impl Effect {
+    /// Of an error of which no more is known. A fault of ours comes at any point of a call.
+    fn of(status: StatusCode) -> Effect {
+        match status {
+            StatusCode::TOO_MANY_REQUESTS => Effect::None,
+            status if status.is_server_error() => Effect::Unknown,
+            _ => Effect::Told,
+        }
+    }
 }
 
 impl ApiError {
@@ -57,14 +80,8 @@ impl ApiError {
             status,
             StatusCode::TOO_MANY_REQUESTS | StatusCode::SERVICE_UNAVAILABLE | StatusCode::GATEWAY_TIMEOUT
         );
-        ApiError(Box::new(Inner {
-            status,
-            code,
-            detail: detail.into(),
-            retryable,
-            headers: Vec::new(),
-            limit: None,
-        }))
+        let (detail, effect, headers) = (detail.into(), Effect::of(status), Vec::new());
+        ApiError(Box::new(Inner { status, code, detail, retryable, effect, headers, limit: None }))
     }
 
     pub fn invalid(code: &'static str, detail: impl Into<String>) -> ApiError {
@@ -101,6 +118,12 @@ impl ApiError {
         self.header(RETRY_AFTER, HeaderValue::from(seconds))
     }
 
+    /// States that the call changed nothing. Only for refusals that come before the first change.
+    pub fn nothing_done(mut self) -> ApiError {
+        self.0.effect = Effect::None;
+        self
+    }
+
     #[cfg(test)]
     pub fn status(&self) -> StatusCode {
         self.0.status
@@ -128,6 +151,12 @@ impl ApiError {
         let mut answer = ApiError::new(status, error.code(), detail);
         answer.0.retryable |= error.is_retryable();
         answer.0.limit = error.limit().cloned();
+        if error.had_no_effect() || error.code() == "limit_reached" {
+            answer.0.effect = Effect::None;
+        } else if error.kind() == ErrorKind::Stopped {
+            // The sandbox was stopped, perhaps in the midst of the call.
+            answer.0.effect = Effect::Unknown;
+        }
         match status {
             StatusCode::SERVICE_UNAVAILABLE => answer.retry_after(1),
             _ => answer,
@@ -168,7 +197,7 @@ fn status_of(error: &Error) -> StatusCode {
 
 impl IntoResponse for ApiError {
     fn into_response(self) -> Response {
-        let Inner { status, code, detail, retryable, headers, limit } = *self.0;
+        let Inner { status, code, detail, retryable, effect, headers, limit } = *self.0;
         let problem = Problem {
             type_: "about:blank".to_owned(),
             title: status.canonical_reason().unwrap_or("Error").to_owned(),
@@ -178,10 +207,12 @@ impl IntoResponse for ApiError {
             request_id: request_id(),
             retryable,
             limit,
+            nothing_done: effect == Effect::None,
         };
         // Strings and numbers are JSON in any case.
         let body = serde_json::to_vec(&problem).unwrap_or_default();
         let mut response = (status, body).into_response();
+        response.extensions_mut().insert(effect);
         let map = response.headers_mut();
         map.insert(CONTENT_TYPE, HeaderValue::from_static("application/problem+json"));
         map.insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
@@ -200,12 +231,13 @@ pub fn request_id() -> String {
 /// What is not there at all.
 pub async fn no_such_route() -> ApiError {
     ApiError::not_found("no_such_route", "there is no such path here; /docs lists what there is")
+        .nothing_done()
 }
 
 /// What is there, for other methods.
 pub async fn no_such_method() -> ApiError {
     let detail = "this path does not take this method; the Allow header says which it takes";
-    ApiError::new(StatusCode::METHOD_NOT_ALLOWED, "method_not_allowed", detail)
+    ApiError::new(StatusCode::METHOD_NOT_ALLOWED, "method_not_allowed", detail).nothing_done()
 }
 
 /// A bug in one handler is that request's 500, and nobody else's.

@@ -48,7 +48,8 @@ impl<T: DeserializeOwned> FromRequest<AppState> for Json<T> {
         if !is_json(&parts.headers) {
             return Err(no_json());
         }
-        parse(&read(body, state.options().body_limit).await?).map(Json)
+        let bytes = read(body, state.options().body_limit).await.map_err(ApiError::nothing_done)?;
+        parse(&bytes).map(Json)
     }
 }
 
@@ -57,7 +58,7 @@ impl<T: DeserializeOwned + Default> FromRequest<AppState> for OptionalJson<T> {
 
     async fn from_request(request: Request, state: &AppState) -> ApiResult<OptionalJson<T>> {
         let (parts, body) = request.into_parts();
-        let bytes = read(body, state.options().body_limit).await?;
+        let bytes = read(body, state.options().body_limit).await.map_err(ApiError::nothing_done)?;
         if bytes.is_empty() {
             return Ok(OptionalJson(T::default()));
         }
@@ -104,20 +105,20 @@ pub fn is_json(headers: &HeaderMap) -> bool {
 
 fn no_json() -> ApiError {
     let detail = "send JSON, and say so with `Content-Type: application/json`";
-    ApiError::new(StatusCode::UNSUPPORTED_MEDIA_TYPE, "unsupported_media_type", detail)
+    ApiError::new(StatusCode::UNSUPPORTED_MEDIA_TYPE, "unsupported_media_type", detail).nothing_done()
 }
 
 fn parse<T: DeserializeOwned>(bytes: &[u8]) -> ApiResult<T> {
+    let invalid = |detail: &str| ApiError::invalid("invalid_body", detail).nothing_done();
     if bytes.is_empty() {
-        return Err(ApiError::invalid("invalid_body", "the body is empty: this call needs JSON"));
+        return Err(invalid("the body is empty: this call needs JSON"));
     }
     // Serde takes a list for an object whose fields are all optional.
     if bytes.trim_ascii_start().first() != Some(&b'{') {
-        return Err(ApiError::invalid("invalid_body", "the body is not a JSON object"));
+        return Err(invalid("the body is not a JSON object"));
     }
-    serde_json::from_slice(bytes).map_err(|error| {
-        ApiError::invalid("invalid_body", format!("the body is not what was expected: {error}"))
-    })
+    serde_json::from_slice(bytes)
+        .map_err(|error| invalid(&format!("the body is not what was expected: {error}")))
 }
 
 /// What stands behind the question mark.
@@ -131,6 +132,7 @@ impl<T: DeserializeOwned> FromRequestParts<AppState> for Query<T> {
         let query = axum::extract::Query::<T>::try_from_uri(&parts.uri);
         query.map(|axum::extract::Query(value)| Query(value)).map_err(|error: QueryRejection| {
             ApiError::invalid("invalid_query", format!("the query is wrong: {}", error.body_text()))
+                .nothing_done()
         })
     }
 }
@@ -144,7 +146,9 @@ impl<T: DeserializeOwned + Send> FromRequestParts<AppState> for Path<T> {
 
     async fn from_request_parts(parts: &mut Parts, state: &AppState) -> ApiResult<Path<T>> {
         let path = axum::extract::Path::<T>::from_request_parts(parts, state).await;
-        path.map(|axum::extract::Path(value)| Path(value)).map_err(path_refusal)
+        path.map(|axum::extract::Path(value)| Path(value))
+            .map_err(path_refusal)
+            .map_err(ApiError::nothing_done)
     }
 }
 

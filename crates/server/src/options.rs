@@ -39,7 +39,7 @@ pub struct Options {
     pub proxy_trusted: bool,
     /// How long an answer is kept for repeats with the same `Idempotency-Key`.
     pub idempotency_keep: Duration,
-    /// After which a call with an `Idempotency-Key` that was heard of no more may be begun again.
+    /// How long a call with an `Idempotency-Key` holds its key without being renewed. When it ends the outcome is unknown.
     pub idempotency_hold: Duration,
 }
 

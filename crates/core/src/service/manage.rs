@@ -222,7 +222,7 @@ impl SandboxService {
             Some((_, turn)) => {
                 let message =
                     format!("turn {} runs in sandbox {id}: wait for it, cancel it, or use force", turn.id);
-                Err(Error::conflict(message).with_code("busy"))
+                Err(Error::conflict(message).with_code("busy").without_effect())
             }
         }
     }

@@ -99,7 +99,7 @@ impl SandboxService {
         let row = self.live_row(account, id).await?;
         if self.closing.lock().unwrap_or_else(PoisonError::into_inner).contains(&id) {
             let message = format!("sandbox {id} is just being ended");
-            return Err(Error::unavailable(message).with_code("ending"));
+            return Err(Error::unavailable(message).with_code("ending").without_effect());
         }
         let half_made = row.template.is_some() && !super::is_ready(&row.metadata);
         match self.sandboxes.guest(id).await {
@@ -108,7 +108,7 @@ impl SandboxService {
             Err(error) if error.kind() == ErrorKind::Unavailable => Err(waking(id).with_source(error)),
             Err(error) if error.kind() == ErrorKind::Stopped => {
                 let message = format!("sandbox {id} does not run; start it, or use it");
-                Err(Error::new(ErrorKind::Stopped, message).with_code("not_running"))
+                Err(Error::new(ErrorKind::Stopped, message).with_code("not_running").without_effect())
             }
             Err(error) => Err(error),
         }
@@ -178,7 +178,9 @@ pub(crate) fn told(account: AccountId, why: String) -> String {
 }
 
 fn waking(id: SandboxId) -> Error {
-    Error::unavailable(format!("sandbox {id} is being made ready; try again in a moment")).with_code("waking")
+    Error::unavailable(format!("sandbox {id} is being made ready; try again in a moment"))
+        .with_code("waking")
+        .without_effect()
 }
 
 pub(crate) fn gone(id: SandboxId) -> Error {

@@ -14,7 +14,7 @@ use seawall_core::{
     },
 };
 use std::{
-    collections::BTreeSet,
+    collections::BTreeMap,
     sync::{Arc, Mutex},
 };
 
@@ -23,21 +23,50 @@ use std::{
 pub enum Call {
     BeginTurn,
     GetTurn,
+    CancelTurn,
     PutMessage,
+}
+
+/// How a call goes wrong.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Manner {
+    /// It fails, and nothing was done.
+    FailBefore,
+    /// It was done, and its answer is lost.
+    FailAfter,
+    PanicAfter,
+    /// It was done, and never returns.
+    HangAfter,
 }
 
 /// What goes wrong from now on. Clones are one plan.
 #[derive(Debug, Clone, Default)]
-pub struct Trouble(Arc<Mutex<BTreeSet<Call>>>);
+pub struct Trouble(Arc<Mutex<Plan>>);
+
+#[derive(Debug, Default)]
+struct Plan {
+    troubles: BTreeMap<Call, Manner>,
+    /// How often each was done.
+    done: BTreeMap<Call, usize>,
+}
 
 impl Trouble {
     /// From now on, until it is healed.
     pub fn with(&self, call: Call) {
-        self.0.lock().unwrap().insert(call);
+        self.plan(call, Manner::FailBefore);
+    }
+
+    pub fn plan(&self, call: Call, manner: Manner) {
+        self.0.lock().unwrap().troubles.insert(call, manner);
     }
 
     pub fn heal(&self) {
-        self.0.lock().unwrap().clear();
+        self.0.lock().unwrap().troubles.clear();
+    }
+
+    /// How often a call was done, whatever became of its answer.
+    pub fn done(&self, call: Call) -> usize {
+        self.0.lock().unwrap().done.get(&call).copied().unwrap_or(0)
     }
 
     pub fn around(&self, stores: Stores) -> Stores {
@@ -49,9 +78,27 @@ impl Trouble {
     }
 
     fn meet(&self, call: Call) -> Result<()> {
-        match self.0.lock().unwrap().contains(&call) {
-            true => Err(Error::unavailable("a test made it fail")),
-            false => Ok(()),
+        let failed = || Error::unavailable("a test made it fail");
+        match self.0.lock().unwrap().troubles.get(&call) {
+            Some(Manner::FailBefore) => Err(failed()),
+            _ => Ok(()),
+        }
+    }
+
+    /// Does it, with what goes wrong before and after.
+    async fn around_call<T>(&self, call: Call, work: impl Future<Output = Result<T>>) -> Result<T> {
+        self.meet(call)?;
+        let done = work.await?;
+        let manner = {
+            let mut plan = self.0.lock().unwrap();
+            *plan.done.entry(call).or_default() += 1;
+            plan.troubles.get(&call).copied()
+        };
+        match manner {
+            None => Ok(done),
+            Some(Manner::PanicAfter) => panic!("a test made it panic"),
+            Some(Manner::HangAfter) => std::future::pending().await,
+            Some(_) => Err(Error::unavailable("a test lost its answer")),
         }
     }
 }
@@ -64,8 +111,7 @@ struct Troubled<S: ?Sized> {
 #[async_trait]
 impl TurnStore for Troubled<dyn TurnStore> {
     async fn begin(&self, account: AccountId, fence: Option<&Fence>, turn: &BeginTurn) -> Result<Turn> {
-        self.trouble.meet(Call::BeginTurn)?;
-        self.inner.begin(account, fence, turn).await
+        self.trouble.around_call(Call::BeginTurn, self.inner.begin(account, fence, turn)).await
     }
 
     async fn end(&self, account: AccountId, fence: Option<&Fence>, end: &EndTurn) -> Result<Conversation> {
@@ -73,7 +119,7 @@ impl TurnStore for Troubled<dyn TurnStore> {
     }
 
     async fn request_cancel(&self, account: AccountId, id: TurnId, at: Timestamp) -> Result<bool> {
-        self.inner.request_cancel(account, id, at).await
+        self.trouble.around_call(Call::CancelTurn, self.inner.request_cancel(account, id, at)).await
     }
 
     async fn save_answer(&self, account: AccountId, fence: Option<&Fence>, answer: &Message) -> Result<()> {

@@ -113,6 +113,12 @@ impl World {
         &self.services
     }
 
+    /// Another server on the same stores, as one is after the first was killed.
+    pub async fn restarted(&self) -> Router {
+        self.stores.idempotency.close_all(&seawall_server::cut_off()).await.unwrap();
+        Server::new(self.services.clone(), Options::default()).unwrap().router()
+    }
+
     pub fn router(&self) -> Router {
         self.router.clone()
     }

@@ -31,6 +31,7 @@ const MIGRATIONS: &[Migration] = &[
     migration!("0003_turns"),
     migration!("0004_endings"),
     migration!("0005_hooks"),
+    migration!("0006_rounds"),
     migration!("0007_accounts"),
 ];
 

@@ -167,12 +167,13 @@ impl Idempotency for MemoryStore {
         account: AccountId,
         key: &str,
         request: &[u8; 32],
-        time: Duration,
+        hold: Duration,
         keep: Duration,
     ) -> Result<Begun> {
         let (now, mut state) = (self.now(), self.state());
         let place = (account, key.to_owned());
-        if let Some(there) = state.keys_in_use.get(&place).filter(|there| there.keep_until > now) {
+        let counts = |there: &&InUse| there.keep_until > now || there.answer.is_none();
+        if let Some(there) = state.keys_in_use.get(&place).filter(counts) {
             if there.request != *request {
                 return Err(Error::conflict(
                     "the idempotency key was used for another request; use a new one",
@@ -181,20 +182,30 @@ impl Idempotency for MemoryStore {
             if let Some(answer) = &there.answer {
                 return Ok(Begun::Done(answer.clone()));
             }
-            if there.busy_until > now {
-                return Ok(Begun::Running);
-            }
+            return Ok(if there.busy_until > now { Begun::Running } else { Begun::Lost });
         }
         let receipt = state.next_number();
         let taken = InUse {
             request: *request,
             receipt,
-            busy_until: now + time,
-            keep_until: now + keep.max(time),
+            busy_until: now + hold,
+            keep_until: now + keep.max(hold),
             answer: None,
         };
         state.keys_in_use.insert(place, taken);
         Ok(Begun::New { receipt })
+    }
+
+    async fn renew(&self, receipts: &[u64], hold: Duration, keep: Duration) -> Result<u64> {
+        let (now, mut state) = (self.now(), self.state());
+        let held = |there: &&mut InUse| there.answer.is_none() && receipts.contains(&there.receipt);
+        let mut renewed = 0;
+        for there in state.keys_in_use.values_mut().filter(held) {
+            there.busy_until = now + hold;
+            there.keep_until = there.keep_until.max(now + keep.max(hold));
+            renewed += 1;
+        }
+        Ok(renewed)
     }
 
     async fn finish(&self, account: AccountId, key: &str, receipt: u64, answer: &[u8]) -> Result<()> {
@@ -232,7 +243,7 @@ impl Idempotency for MemoryStore {
         let old: Vec<_> = state
             .keys_in_use
             .iter()
-            .filter(|(_, there)| there.keep_until <= now)
+            .filter(|(_, there)| there.keep_until <= now && there.answer.is_some())
             .map(|(k, _)| k.clone())
             .collect();
         let old: Vec<_> = old.into_iter().take(limit as usize).collect();
