@@ -5,6 +5,7 @@ use crate::{
     Error, Result,
     accounts::{AccountLimits, Limit},
     ports::Provider,
+    sandboxes::check_spec,
 };
 use seawall_api::{AccountId, ErrorKind, sandbox::SandboxSpec};
 
@@ -24,6 +25,8 @@ impl SandboxService {
         let Some(catalog) = self.catalog.as_ref().filter(|_| account != AccountId::LOCAL) else {
             return Ok(spec);
         };
+        // What makes no sense is told as that, and not as too much.
+        check_spec(&spec).map_err(|error| error.with_code("invalid_config"))?;
         let limits = catalog.settings(account).await?.limits;
         self.limit_times(&mut spec, &limits);
         self.limit_disk(&mut spec, provider, kept, &limits)?;
