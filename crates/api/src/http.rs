@@ -190,7 +190,7 @@ pub struct PatchSandbox {
 #[serde(deny_unknown_fields)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct StopSandbox {
-    /// How long processes may take to end before they are killed.
+    /// How long processes may take to end before they are killed: at most 60,000.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub grace_ms: Option<u64>,
     /// Also where it has work that its bucket lacks.

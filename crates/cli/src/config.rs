@@ -4,6 +4,7 @@
 //! by it, with a warning; one that has none (where the data lives) is an error.
 
 use anyhow::{Context, Result, anyhow, bail, ensure};
+use seawall_core::{mounts::MountGrants, sandboxes::MAX_GRACE};
 use seawall_providers::native::NativeSettings;
 use std::{
     ffi::OsString,
@@ -60,6 +61,8 @@ pub struct Settings {
     pub output_limit: Option<u64>,
     pub stop_grace: Duration,
     pub native: NativeSettings,
+    /// Folders of this machine that requests may mount, by account.
+    pub mounts: MountGrants,
     /// The address of PostgreSQL. None: SQLite in the data folder.
     pub database: Option<String>,
     pub sync: SyncSettings,
@@ -79,6 +82,7 @@ impl Default for Settings {
             output_limit: None,
             stop_grace: Duration::from_secs(5),
             native: NativeSettings::default(),
+            mounts: MountGrants::default(),
             database: None,
             sync: SyncSettings::default(),
             agents: AgentSettings::default(),
@@ -202,6 +206,7 @@ impl Layers {
         self.grace(&format!("{shown}: `stop.grace_seconds`"), number(stop, "grace_seconds"));
         if let Some(native) = section(&shown, &table, "native", &NATIVE_KEYS)? {
             self.settings.native = native::settings(&shown, native)?;
+            self.settings.mounts = native::mounts(&shown, native)?;
         }
         if let Some(value) = table.get("accounts") {
             let section = value.as_table();
@@ -271,9 +276,11 @@ impl Layers {
     fn grace(&mut self, place: &str, value: Option<Number>) {
         match value {
             None => {}
-            Some((Some(seconds), _)) => self.settings.stop_grace = Duration::from_secs(seconds),
+            Some((Some(seconds), _)) if seconds <= MAX_GRACE.as_secs() => {
+                self.settings.stop_grace = Duration::from_secs(seconds);
+            }
             Some((_, shown)) => {
-                self.replaced(place, &shown, "a number of seconds", "5 seconds", |settings| {
+                self.replaced(place, &shown, "a number of seconds up to 60", "5 seconds", |settings| {
                     settings.stop_grace = Settings::default().stop_grace;
                 })
             }

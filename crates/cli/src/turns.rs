@@ -76,6 +76,7 @@ pub async fn services(app: &App) -> Result<Services> {
         SandboxService::new(sandboxes, maker, hooks.clone(), stores.sandboxes.clone(), clock.clone())
             .with_templates(templates.clone(), stores.conversations.clone())
             .with_turns(stores.turns.clone())
+            .with_mounts(settings.mounts.clone())
             .with_timeouts(settings.server.timeouts)
             .with_accounts(catalog.clone(), settings.accounts.allow_unlimited_disk);
     let gateway = HttpGateway::new(settings.agents.models.clone()).context("cannot speak to models")?;

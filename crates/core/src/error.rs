@@ -1,7 +1,8 @@
 //! The error of core and of everything behind its ports: a stable kind, a message that says what to
 //! do, and the cause.
 
-use seawall_api::{ErrorKind, Fault, account::LimitUse};
+use crate::host_paths;
+use seawall_api::{AccountId, ErrorKind, Fault, account::LimitUse};
 use std::error::Error as StdError;
 
 pub type Result<T, E = Error> = std::result::Result<T, E>;
@@ -92,6 +93,15 @@ impl Error {
     /// Whether the same call may succeed later.
     pub fn is_retryable(&self) -> bool {
         self.kind.is_retryable()
+    }
+
+    /// As [`Error::chain`], for an account: paths of this machine are the operator's alone.
+    pub fn told_to(&self, account: AccountId) -> String {
+        let chain = self.chain();
+        match account {
+            AccountId::LOCAL => chain,
+            _ => host_paths::redact(&chain).into_owned(),
+        }
     }
 
     /// The message with its causes, for logs and for people.

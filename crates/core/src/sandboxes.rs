@@ -43,6 +43,9 @@ pub(crate) use check::{LONGEST_VOLUME, spec as check_spec};
 pub use sweep::Sweep;
 pub use watch::SandboxEvent;
 
+/// The longest that processes may be given to end by themselves.
+pub const MAX_GRACE: Duration = Duration::from_secs(60);
+
 /// What a new sandbox shall be.
 #[derive(Debug, Clone, Default)]
 pub struct NewSandbox {
@@ -239,7 +242,7 @@ impl Sandboxes {
         Ok(info(&record, Some(&found)))
     }
 
-    /// Ends every process in it, politely and after `grace` by force.
+    /// Ends every process in it, politely and after `grace` by force. A grace beyond [`MAX_GRACE`] is cut to that.
     pub async fn stop(&self, id: SandboxId, grace: Duration) -> Result<SandboxInfo> {
         self.stop_because(id, grace, EndReason::Stopped).await
     }
@@ -261,7 +264,7 @@ impl Sandboxes {
         }
         self.forget_guest(id).await;
         let mark = self.mark(&record);
-        provider.stop(id, grace).await?;
+        provider.stop(id, grace.min(MAX_GRACE)).await?;
         admit::count_stopped(&mark, &record);
         record.state = SandboxState::Stopped;
         tracing::info!(sandbox = %id, %reason, "sandbox stopped");

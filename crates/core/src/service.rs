@@ -19,6 +19,7 @@ use crate::{
     Error, Result, Sandboxes,
     accounts::AccountCatalog,
     hooks::{HookContext, Hooks, Moment},
+    mounts::MountGrants,
     ports::{
         Clock, Volumes,
         store::{Conversations, SandboxRow, SandboxRows, Turns},
@@ -121,6 +122,8 @@ pub struct SandboxService {
     conversations: Option<Arc<dyn Conversations>>,
     /// T5: of what says nothing itself.
     timeouts: Timeouts,
+    /// Folders of the host that requests may name.
+    mounts: Arc<MountGrants>,
     turns: Option<Arc<dyn Turns>>,
     /// The limits of accounts. `None` where there is only the operator's.
     catalog: Option<AccountCatalog>,
@@ -155,6 +158,7 @@ impl SandboxService {
             templates: Arc::default(),
             conversations: None,
             timeouts: Timeouts::default(),
+            mounts: Arc::default(),
             turns: None,
             catalog: None,
             allow_unlimited_disk: false,
@@ -190,6 +194,12 @@ impl SandboxService {
     /// T5: when sandboxes end by themselves, unless they or their template say otherwise.
     pub fn with_timeouts(mut self, timeouts: Timeouts) -> SandboxService {
         self.timeouts = timeouts;
+        self
+    }
+
+    /// The folders of the host that requests may name, by account.
+    pub fn with_mounts(mut self, mounts: MountGrants) -> SandboxService {
+        self.mounts = Arc::new(mounts);
         self
     }
 
@@ -232,7 +242,11 @@ impl SandboxService {
         }
         // Those that were made by hand have no template, and are ready as they are.
         let is_ready = row.template.is_none() || is_ready(&row.metadata);
-        match self.sandboxes.get(id).await?.state {
+        let state = self.sandboxes.get(id).await?.state;
+        if state != SandboxState::Running {
+            self.check_mounts(row.account_id, &row.spec)?;
+        }
+        match state {
             // Whoever made it died, or failed, before it was ready.
             SandboxState::Running if !is_ready => {
                 // Of one that never was, nothing is left where it fails again; its volume may be older than it is.
@@ -277,6 +291,9 @@ impl SandboxService {
             Some(row) => SandboxSpec { volume: row.spec.volume.clone(), ..self.spec_of(wanted, isolates)? },
             None => self.spec_of(wanted, isolates)?,
         };
+        if before.is_some() {
+            self.check_mounts(wanted.account, &spec)?;
+        }
         let (spec, kept) = self.with_volume(wanted.sandbox, &name, spec, before.is_none()).await?;
         self.refuse_orphan(
             wanted.account,

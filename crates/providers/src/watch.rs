@@ -37,14 +37,14 @@ pub trait Truth: Send + Sync + 'static {
 
 type Present = BTreeMap<SandboxId, BoxInfo>;
 
-/// Every box as it is. One that vanishes meanwhile is left out; a damaged one is told of and left out.
+/// Every box as it is. One that vanishes meanwhile is left out.
 pub fn present(truth: &dyn Truth) -> Result<Present> {
     let mut boxes = Present::new();
     for id in truth.boxes().ids()? {
         match truth.info(id) {
             Ok(info) => drop(boxes.insert(id, info)),
             Err(error) if error.kind() == ErrorKind::NotFound => {}
-            Err(error) => tracing::error!(sandbox = %id, error = %error.chain(), "a damaged box"),
+            Err(error) => return Err(error),
         }
     }
     Ok(boxes)

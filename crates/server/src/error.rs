@@ -1,8 +1,9 @@
 //! Errors as callers see them: application/problem+json, with a code for programs and the request's id for the log.
 //!
-//! What is our own fault, or that of somebody behind us, is told without its causes: those are in the log.
+//! What is our own fault, or that of somebody behind us, is told without its causes: those are in the log. Paths of this
+//! machine are told to the account `local` alone.
 
-use crate::request_id::REQUEST_ID;
+use crate::{extract::outcome, request_id::REQUEST_ID};
 use axum::{
     extract::Request,
     http::{
@@ -13,8 +14,8 @@ use axum::{
     response::{IntoResponse, Response},
 };
 use futures::FutureExt;
-use seawall_api::{ErrorKind, account::LimitUse, http::Problem};
-use seawall_core::Error;
+use seawall_api::{AccountId, ErrorKind, account::LimitUse, http::Problem};
+use seawall_core::{Error, host_paths::redact};
 use std::{any::Any, collections::BTreeMap, panic::AssertUnwindSafe};
 use utoipa::{
     IntoResponses,
@@ -198,6 +199,10 @@ fn status_of(error: &Error) -> StatusCode {
 impl IntoResponse for ApiError {
     fn into_response(self) -> Response {
         let Inner { status, code, detail, retryable, effect, headers, limit } = *self.0;
+        let detail = match CALLER.try_with(|caller| *caller) {
+            Ok(Some(AccountId::LOCAL)) => detail,
+            _ => redact(&detail).into_owned(),
+        };
         let problem = Problem {
             type_: "about:blank".to_owned(),
             title: status.canonical_reason().unwrap_or("Error").to_owned(),
@@ -221,6 +226,17 @@ impl IntoResponse for ApiError {
         }
         response
     }
+}
+
+tokio::task_local! {
+    /// The account of the request that a task works for.
+    static CALLER: Option<AccountId>;
+}
+
+/// The innermost layer: an error says as much as its caller may know.
+pub async fn know_caller(request: Request, next: Next) -> Response {
+    let caller = outcome(request.extensions()).identity().map(|identity| identity.account);
+    CALLER.scope(caller, next.run(request)).await
 }
 
 /// Of the request that this task works for; empty where it works for none.
@@ -297,6 +313,21 @@ mod tests {
             assert_eq!((body.status, body.code.as_str(), body.retryable), (503, code, true));
             assert_eq!(head.headers()["retry-after"], "1");
         }
+    }
+
+    #[tokio::test]
+    async fn paths_of_this_machine_are_told_to_the_operator_alone() {
+        seawall_core::host_paths::hide(std::path::Path::new("/srv/hidden-of-errors"));
+        let error =
+            || ApiError::from(Error::invalid("cannot read").with_source("/srv/hidden-of-errors/box.json"));
+        for (caller, detail) in [
+            (Some(AccountId::LOCAL), "cannot read: /srv/hidden-of-errors/box.json"),
+            (Some(AccountId::generate()), "cannot read: [server path]"),
+            (None, "cannot read: [server path]"),
+        ] {
+            assert_eq!(CALLER.scope(caller, problem(error())).await.1.detail, detail);
+        }
+        assert_eq!(problem(error()).await.1.detail, "cannot read: [server path]");
     }
 
     #[tokio::test]

@@ -5,6 +5,7 @@ use seawall_api::{
     AccountId, ErrorKind,
     http::{Health, HealthStatus},
 };
+use seawall_core::host_paths::redact;
 use std::{collections::BTreeMap, time::Duration};
 
 /// A store that takes longer is as good as away.
@@ -35,7 +36,7 @@ async fn store(state: &AppState) -> Result<(), String> {
         Ok(Err(error)) if error.kind() == ErrorKind::NotFound => Ok(()),
         Ok(Err(error)) => {
             tracing::warn!(error = error.chain(), "the store is not ready");
-            Err(error.to_string())
+            Err(redact(&error.to_string()).into_owned())
         }
         Err(_) => Err(format!("no answer within {} s", PATIENCE.as_secs())),
     }

@@ -75,6 +75,7 @@ impl Server {
         let routes: Router = routes
             .fallback(error::no_such_route)
             .method_not_allowed_fallback(error::no_such_method)
+            .layer(from_fn(error::know_caller))
             .layer(DefaultBodyLimit::max(state.options().body_limit))
             .with_state(state.clone());
         // The last is the outermost.

@@ -12,6 +12,8 @@
 //!   `remove_volume` does, where no box has it.
 //! - `get` and `list` tell the truth of the substrate, not of memory. A box made by a former run of
 //!   the host is found again; boxes of another installation are left alone.
+//! - A box that cannot be read is that box's problem: it is listed as [`BoxState::Damaged`], and what runs in it is left
+//!   alone until it is removed.
 //! - `watch` gives every box as it is now, then [`BoxEvent::Ready`], then each change. A broken
 //!   stream yields an error and ends; the caller resubscribes.
 //! - `connect` gives a fresh duplex byte stream to the guest, as often as asked.
@@ -96,6 +98,9 @@ pub enum BoxState {
     Paused,
     /// Ran, and does not run.
     Stopped,
+    /// What the provider keeps of it cannot be read, so it is neither used nor started, and can only be removed. Its
+    /// processes may live.
+    Damaged,
 }
 
 /// A box as it is now.

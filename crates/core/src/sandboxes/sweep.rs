@@ -2,14 +2,15 @@
 
 use super::{Left, Sandboxes};
 use crate::{
-    Result,
-    ports::{Record, Volumes},
+    Error, Result,
+    ports::{BoxInfo, BoxState, Provider, Record, Volumes},
 };
 use seawall_api::{
     ErrorKind, SandboxId,
     sandbox::{EndReason, SandboxState},
 };
 use serde::Serialize;
+use std::sync::Arc;
 
 /// What a sweep did.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
@@ -24,36 +25,68 @@ pub struct Sweep {
     pub unmade: Vec<SandboxId>,
 }
 
+/// The first error of a sweep.
+struct Failed(Option<Error>);
+
+impl Failed {
+    fn note(&mut self, id: SandboxId, done: Result<()>) {
+        if let Err(error) = done {
+            tracing::warn!(sandbox = %id, error = %error.chain(), "a sandbox could not be looked at");
+            self.0.get_or_insert(error);
+        }
+    }
+}
+
 impl Sandboxes {
     /// Compares boxes with records, both ways (P8): boxes that nobody knows are removed, with their volumes
     /// kept; what crashes cut short is finished or taken back; records whose box is gone are marked. What
-    /// somebody is just making or removing is left alone.
+    /// somebody is just making or removing is left alone, and so is a damaged box. What fails for one sandbox keeps no
+    /// other from being looked at: the first error comes at the end.
     pub async fn sweep(&self) -> Result<Sweep> {
-        let mut sweep = Sweep::default();
+        let (mut sweep, mut failed) = (Sweep::default(), Failed(None));
         for provider in self.inner.providers.all() {
             // Boxes first: a record precedes its box, so a box without one is nobody's.
             for found in provider.list().await? {
-                // A record that cannot be read is no reason to remove what it is about.
-                if !self.is_nobodys(found.id).await {
-                    continue;
-                }
-                // Whoever makes it right now holds the claim, and its record may be on its way.
-                let Some(_claim) = self.inner.records.try_claim(found.id).await? else { continue };
-                if self.is_nobodys(found.id).await {
-                    tracing::warn!(sandbox = %found.id, provider = provider.name(), "removing a box without a record");
-                    provider.remove(found.id, Volumes::Keep).await?;
-                    sweep.removed.push(found.id);
-                }
+                let done = self.remove_unknown(provider, &found, &mut sweep).await;
+                failed.note(found.id, done);
             }
         }
         for record in self.inner.records.list().await? {
-            match record.state {
-                SandboxState::Stopping | SandboxState::Creating => self.settle(record, &mut sweep).await?,
-                _ if self.is_lost(&record).await? => self.mark_lost(record, &mut sweep).await?,
-                _ => {}
-            }
+            let id = record.id;
+            failed.note(id, self.compare(record, &mut sweep).await);
         }
-        Ok(sweep)
+        match failed.0 {
+            Some(error) => Err(error),
+            None => Ok(sweep),
+        }
+    }
+
+    async fn remove_unknown(
+        &self,
+        provider: &Arc<dyn Provider>,
+        found: &BoxInfo,
+        sweep: &mut Sweep,
+    ) -> Result<()> {
+        // A record that cannot be read is no reason to remove what it is about, and nor is a box that cannot.
+        if found.state == BoxState::Damaged || !self.is_nobodys(found.id).await {
+            return Ok(());
+        }
+        // Whoever makes it right now holds the claim, and its record may be on its way.
+        let Some(_claim) = self.inner.records.try_claim(found.id).await? else { return Ok(()) };
+        if self.is_nobodys(found.id).await {
+            tracing::warn!(sandbox = %found.id, provider = provider.name(), "removing a box without a record");
+            provider.remove(found.id, Volumes::Keep).await?;
+            sweep.removed.push(found.id);
+        }
+        Ok(())
+    }
+
+    async fn compare(&self, record: Record, sweep: &mut Sweep) -> Result<()> {
+        match record.state {
+            SandboxState::Stopping | SandboxState::Creating => self.settle(record, sweep).await,
+            _ if self.is_lost(&record).await? => self.mark_lost(record, sweep).await,
+            _ => Ok(()),
+        }
     }
 
     /// A box that no record wants. What is terminated has none.

@@ -12,13 +12,14 @@ use crate::{
         store::{Page, Paged, SandboxFilter, SandboxRow},
     },
     sandboxes::{Left, NewSandbox},
+    templates::Template,
 };
 use futures::FutureExt;
 use seawall_api::{
     AccountId, ErrorKind, SandboxId,
     files::FileRef,
     http::{CreateSandbox, ProviderInfo, SandboxMetrics},
-    sandbox::{EndReason, Sandbox, SandboxInfo, SandboxSpec, SandboxState, WORKDIR},
+    sandbox::{EndReason, HostMount, Sandbox, SandboxInfo, SandboxSpec, SandboxState, WORKDIR},
 };
 use seawall_sync::engine::SyncReport;
 use serde_json::{Map, Value};
@@ -56,6 +57,7 @@ impl SandboxService {
         let name = provider.as_deref().unwrap_or(self.sandboxes.providers().default_name()).to_owned();
         let provides = self.sandboxes.providers().get(&name).map_err(invalid)?;
         self.check_provider(ask, &name)?;
+        self.mounts.check(account, &ask.mounts)?;
         let (conversation, agent, turn, cancelled) = (None, None, None, None);
         let wanted = Wanted { account, sandbox: id, conversation, agent, turn, template, cancelled };
         let spec = self.spec_of(&wanted, provides.capabilities().isolation)?;
@@ -79,6 +81,15 @@ impl SandboxService {
         self.launch(new, volumes, Left::Nothing).await.map_err(|error| created(id, error))?;
         self.cold_start(&wanted, volumes, Left::Nothing, !kept).await?;
         self.get(account, id).await
+    }
+
+    /// Whether a sandbox that was made earlier may still have its mounts: those that no template furnishes must be granted
+    /// to its account now.
+    pub(super) fn check_mounts(&self, account: AccountId, spec: &SandboxSpec) -> Result<()> {
+        let furnished: Vec<HostMount> = self.templates.all().flat_map(Template::furnished).collect();
+        let asked: Vec<HostMount> =
+            spec.mounts.iter().filter(|mount| !furnished.contains(mount)).cloned().collect();
+        self.mounts.check(account, &asked)
     }
 
     /// What is not walled off from this machine is for its operator to choose: by the default, or by a template.

@@ -145,8 +145,9 @@ impl SandboxService {
         Ok(marked.unwrap_or(id))
     }
 
-    pub(super) fn seen(&self, mut row: SandboxRow, info: SandboxInfo) -> Sandbox {
+    pub(super) fn seen(&self, mut row: SandboxRow, mut info: SandboxInfo) -> Sandbox {
         row.metadata = shown(row.metadata);
+        self.mounts.shown(row.account_id, &mut info.spec.mounts);
         Sandbox {
             info,
             template: row.template,

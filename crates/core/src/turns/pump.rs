@@ -398,7 +398,7 @@ impl Runner {
         let state = TurnState::Interrupted;
         let said = match there.map(|there| (there.state, there.reason)) {
             Ok((now, Some(reason))) => format!("the sandbox is {now} ({reason})"),
-            Ok((now, None)) => format!("the sandbox is {now}: {}", error.chain()),
+            Ok((now, None)) => format!("the sandbox is {now}: {}", error.told_to(self.wanted.account)),
             Err(_) => "the sandbox is gone".to_owned(),
         };
         let error = Some(said);

@@ -230,7 +230,8 @@ impl Runner {
             self.store(Vec::new(), self.turn.output_offset).await?;
         }
         self.look_after(self.turns.inner.service.sandboxes.attended()).await;
-        self.close(TurnState::Failed, Some(error.chain())).await
+        let told = error.told_to(self.wanted.account);
+        self.close(TurnState::Failed, Some(told)).await
     }
 
     async fn finished(mut self) -> Result<()> {
@@ -247,7 +248,7 @@ impl Runner {
                     let (id, chain) = (self.id(), error.chain());
                     tracing::error!(turn = %id, conversation = %self.conversation.id, sandbox = %self.sandbox(), error = %chain, "a turn failed");
                     self.kill_agent().await;
-                    (TurnState::Failed, Some(chain))
+                    (TurnState::Failed, Some(error.told_to(self.wanted.account)))
                 }
             },
         };
@@ -261,7 +262,7 @@ impl Runner {
             Ok(()) => (state, error),
             Err(failed) if self.is_anothers(&failed).await => return Err(failed),
             // A hook that asked to be critical.
-            Err(failed) => (TurnState::Failed, Some(failed.chain())),
+            Err(failed) => (TurnState::Failed, Some(failed.told_to(self.wanted.account))),
         };
         // After what was said before, and before the next turn can begin.
         if let Some(telling) = self.telling.take() {

@@ -14,15 +14,13 @@ use seawall_api::{
 };
 use seawall_core::{
     ports::{Volumes, store::SandboxFilter},
+    sandboxes::MAX_GRACE,
     service::EndSandbox,
 };
 use serde::Deserialize;
 use std::time::Duration;
 use utoipa::IntoParams;
 use utoipa_axum::{router::OpenApiRouter, routes};
-
-/// An hour: who waits longer for an end has forgotten what for.
-const MAX_GRACE_MS: u64 = 3_600_000;
 
 pub fn router() -> OpenApiRouter<AppState> {
     OpenApiRouter::default()
@@ -199,10 +197,11 @@ async fn stop(
     Path(id): Path<SandboxId>,
     OptionalJson(ask): OptionalJson<StopSandbox>,
 ) -> ApiResult<Json<Sandbox>> {
-    if ask.grace_ms.is_some_and(|grace| grace > MAX_GRACE_MS) {
-        return Err(ApiError::invalid("invalid", format!("`grace_ms` is at most {MAX_GRACE_MS}")));
-    }
     let grace = ask.grace_ms.map(Duration::from_millis);
+    if grace.is_some_and(|grace| grace > MAX_GRACE) {
+        let detail = format!("`grace_ms` is at most {}", MAX_GRACE.as_millis());
+        return Err(ApiError::invalid("invalid", detail));
+    }
     Ok(Json(state.services().sandboxes.stop(who.account, id, grace, ask.force).await?))
 }
 

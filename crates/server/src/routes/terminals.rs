@@ -29,6 +29,7 @@ use seawall_api::{
     http::{CreateTerminal, TerminalControl, TerminalEvent},
     message::Attach,
 };
+use seawall_core::host_paths::redact;
 use seawall_wire::{Error, Process, ProcessInput, ProcessOutput};
 use serde::Deserialize;
 use std::time::Duration;
@@ -266,7 +267,10 @@ async fn enter(
 }
 
 fn trouble(error: &Error) -> TerminalEvent {
-    TerminalEvent::Error { code: error.kind().as_str().to_owned(), detail: error.to_string() }
+    TerminalEvent::Error {
+        code: error.kind().as_str().to_owned(),
+        detail: redact(&error.to_string()).into_owned(),
+    }
 }
 
 fn event(event: &TerminalEvent) -> Message {

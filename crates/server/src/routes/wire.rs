@@ -26,6 +26,7 @@ use seawall_api::{
     frame::{self, Frame, HEADER, Kind},
     hello::{Hello, PREAMBLE, Role},
 };
+use seawall_core::host_paths::redact;
 use seawall_wire::{Duplex, handshake::PATIENCE};
 use tokio::{
     io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt},
@@ -101,7 +102,8 @@ async fn open(
         Fault::new(ErrorKind::Timeout, format!("no hello came for {} s", PATIENCE.as_secs()))
     })??;
     let connected = state.services().sandboxes.connect_raw(account, id).await;
-    let mut guest = connected.map_err(|error| Fault::new(error.kind(), error.to_string()))?;
+    let mut guest =
+        connected.map_err(|error| Fault::new(error.kind(), redact(&error.to_string()).into_owned()))?;
     let passed_on = async {
         guest.write_all(&greeting).await?;
         guest.flush().await
