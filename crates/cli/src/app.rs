@@ -200,3 +200,31 @@ fn unusable(data: &std::path::Path) -> String {
         data.display()
     )
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::fs::{PermissionsExt, chown};
+
+    #[test]
+    fn a_data_folder_that_others_can_write_is_refused() {
+        let folder = tempfile::tempdir().unwrap();
+        let checked = |mode: u32| {
+            std::fs::set_permissions(folder.path(), std::fs::Permissions::from_mode(mode)).unwrap();
+            check_data(folder.path()).map_err(|error| error.to_string())
+        };
+        for mode in [0o700, 0o711, 0o755, 0o775] {
+            assert_eq!(checked(mode), Ok(()), "{mode:o}");
+        }
+        for mode in [0o777, 0o703, 0o1777] {
+            assert!(checked(mode).unwrap_err().contains("everybody can write it"), "{mode:o}");
+        }
+        if rustix::process::geteuid().is_root() {
+            chown(folder.path(), Some(0), Some(4321)).unwrap();
+            assert!(checked(0o775).unwrap_err().contains("the group 4321"));
+            assert_eq!(checked(0o755), Ok(()));
+            chown(folder.path(), Some(4321), Some(0)).unwrap();
+            assert!(checked(0o700).unwrap_err().contains("another user (4321)"));
+        }
+    }
+}
