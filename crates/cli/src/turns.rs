@@ -3,14 +3,13 @@
 use crate::{app::App, config::templates, memory::FileMemory, workspaces};
 use anyhow::{Context, Result};
 use async_trait::async_trait;
-use jiff::Timestamp;
 use seawall_api::{AccountId, ErrorKind, TurnId, account::Account};
 use seawall_core::{
     Services, Turns,
     accounts::{self, Ledger},
     delivery::Courier,
     hooks::Hooks,
-    ports::{Clock as _, SystemClock},
+    ports::{Clock as _, SystemClock, store::Page},
     service::SandboxService,
     turns::TurnParts,
     workspaces::{Buckets, LeaseTurnstile, WorkspaceMaker},
@@ -90,7 +89,7 @@ pub async fn services(app: &App) -> Result<Services> {
         claims: app.claims.clone(),
         clock: clock.clone(),
         node: app.node.clone(),
-        booted_at: booted_at(),
+        boot: boot(),
         secrets: Arc::new(|name| std::env::var(name).ok().filter(|value| !value.is_empty())),
         stores: stores.clone(),
     });
@@ -110,11 +109,10 @@ pub fn courier(app: &App) -> Result<Courier> {
     Ok(courier.with_webhooks(Arc::new(HttpWebhooks::new()?)))
 }
 
-/// When this machine was started.
-fn booted_at() -> Option<Timestamp> {
-    let stat = std::fs::read_to_string("/proc/stat").ok()?;
-    let seconds = stat.lines().find_map(|line| line.strip_prefix("btime "))?;
-    Timestamp::from_second(seconds.trim().parse().ok()?).ok()
+/// This boot of the machine, by the name that the kernel gave it. Unlike the time of the boot, no set clock changes it.
+fn boot() -> Option<String> {
+    let name = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").ok()?;
+    Some(name.trim().to_owned()).filter(|name| !name.is_empty())
 }
 
 /// The account of the command line.
@@ -147,14 +145,20 @@ pub fn run_apart(app: &App, turn: TurnId) -> Result<()> {
 
 /// Turns whose process died are taken up again, by processes of their own.
 pub async fn take_up(app: &App) -> Result<()> {
-    let running = app.stores.turns.running(100).await?;
-    // Turns of other accounts are their server's, which holds them to their limits.
-    for (_, turn) in running.into_iter().filter(|(account, _)| *account == AccountId::LOCAL) {
-        let id = seawall_api::SandboxId::try_from(turn.id.as_uuid())?;
-        // Whoever runs it holds the claim.
-        if app.claims.try_claim(id).await?.is_some() {
-            run_apart(app, turn.id)?;
+    let mut page = Page::first(100);
+    loop {
+        let running = app.stores.turns.running(&page).await?;
+        // Turns of other accounts are their server's, which holds them to their limits.
+        for turn in running.items.into_iter().filter(|turn| turn.account_id == AccountId::LOCAL) {
+            let id = seawall_api::SandboxId::try_from(turn.id.as_uuid())?;
+            // The process that runs it holds the claim.
+            if app.claims.try_claim(id).await?.is_some() {
+                run_apart(app, turn.id)?;
+            }
+        }
+        match running.next {
+            Some(next) => page = Page::first(100).after(next),
+            None => return Ok(()),
         }
     }
-    Ok(())
 }

@@ -60,6 +60,7 @@ pub struct Keys {
     believed: Arc<Mutex<HashMap<KeyHash, Believed>>>,
     /// Tells which accounts are suspended. `None` where there is only the operator's.
     catalog: Option<AccountCatalog>,
+    latest: Arc<Mutex<Timestamp>>,
 }
 
 struct Believed {
@@ -76,7 +77,7 @@ impl fmt::Debug for Keys {
 
 impl Keys {
     pub fn new(accounts: Arc<dyn Accounts>, clock: Arc<dyn Clock>, secret: [u8; 32]) -> Keys {
-        Keys { accounts, clock, secret, believed: Arc::default(), catalog: None }
+        Keys { accounts, clock, secret, believed: Arc::default(), catalog: None, latest: Arc::default() }
     }
 
     /// Refuses the keys and tokens of accounts that are suspended.
@@ -105,8 +106,8 @@ impl Keys {
             None => self.look(&hash).await?,
         };
         let key = key.ok_or_else(|| denied("key_unknown", "this key is not known here; check it"))?;
-        let now = self.clock.now();
-        if key.revoked_at.is_some_and(|at| at <= now) {
+        let (now, latest) = (self.clock.now(), self.latest());
+        if key.revoked_at.is_some_and(|at| at <= latest) {
             return Err(denied("key_revoked", "this key was revoked; make a new one"));
         }
         if key.expires_at.is_some_and(|at| at <= now) {
@@ -115,6 +116,14 @@ impl Keys {
         self.check_account(key.account_id).await?;
         self.note_use(&hash, &key, now);
         Ok(Identity { account: key.account_id, key: key.id, scopes: key.scopes })
+    }
+
+    /// The latest time that the clock has shown: one that steps back makes no revoked key good again.
+    fn latest(&self) -> Timestamp {
+        let now = self.clock.now();
+        let mut latest = self.latest.lock().unwrap_or_else(PoisonError::into_inner);
+        *latest = (*latest).max(now);
+        *latest
     }
 
     fn believed(&self) -> std::sync::MutexGuard<'_, HashMap<KeyHash, Believed>> {

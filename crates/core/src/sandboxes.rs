@@ -128,7 +128,7 @@ impl Sandboxes {
 
     pub async fn get(&self, id: SandboxId) -> Result<SandboxInfo> {
         let record = self.record(id).await?;
-        let found = self.find_box(&record).await?;
+        let found = self.find_box(&record.provider, id).await?;
         Ok(info(&record, found.as_ref()))
     }
 
@@ -183,7 +183,7 @@ impl Sandboxes {
 
     pub async fn inspect(&self, id: SandboxId) -> Result<Inspection> {
         let record = self.record(id).await?;
-        let found = self.find_box(&record).await?;
+        let found = self.find_box(&record.provider, id).await?;
         let info = info(&record, found.as_ref());
         let (mut guest, mut processes) = (None, Vec::new());
         if info.state == SandboxState::Running {
@@ -220,7 +220,7 @@ impl Sandboxes {
     async fn start_admitted(&self, id: SandboxId, purpose: Purpose) -> Result<SandboxInfo> {
         let mut record = self.record(id).await?;
         let provider = self.inner.providers.get(&record.provider)?;
-        let found = self.find_box(&record).await?;
+        let found = self.find_box(&record.provider, id).await?;
         let now = info(&record, found.as_ref());
         match lifecycle::answer(now.state, Ask::Start) {
             Answer::Nothing => return Ok(now),
@@ -257,7 +257,7 @@ impl Sandboxes {
         let mut record = self.record(id).await?;
         unsynced::check(&record)?;
         let provider = self.inner.providers.get(&record.provider)?;
-        let found = self.find_box(&record).await?;
+        let found = self.find_box(&record.provider, id).await?;
         let now = info(&record, found.as_ref());
         if found.is_none() || lifecycle::answer(now.state, Ask::Stop) == Answer::Nothing {
             return Ok(now);
@@ -270,7 +270,7 @@ impl Sandboxes {
         tracing::info!(sandbox = %id, %reason, "sandbox stopped");
         record.reason = Some(reason);
         self.note(&record).await;
-        let found = self.find_box(&record).await?;
+        let found = self.find_box(&record.provider, id).await?;
         Ok(info(&record, found.as_ref()))
     }
 
@@ -384,7 +384,7 @@ impl Sandboxes {
     /// The client of a running sandbox's guest.
     pub async fn guest(&self, id: SandboxId) -> Result<Guest> {
         let record = self.record(id).await?;
-        let now = info(&record, self.find_box(&record).await?.as_ref());
+        let now = info(&record, self.find_box(&record.provider, id).await?.as_ref());
         match lifecycle::answer(now.state, Ask::Use) {
             Answer::Refuse(why) => Err(refused(id, now.state, why)),
             _ => self.client(id, &record.provider),
@@ -428,13 +428,11 @@ impl Sandboxes {
     }
 
     async fn record(&self, id: SandboxId) -> Result<Record> {
-        self.inner.records.get(id).await?.ok_or_else(|| {
-            Error::not_found(format!("there is no sandbox {id}; `seawall ls` lists those that are there"))
-        })
+        self.inner.records.get(id).await?.ok_or_else(|| no_sandbox(id))
     }
 
-    async fn find_box(&self, record: &Record) -> Result<Option<BoxInfo>> {
-        match self.inner.providers.get(&record.provider)?.get(record.id).await {
+    async fn find_box(&self, provider: &str, id: SandboxId) -> Result<Option<BoxInfo>> {
+        match self.inner.providers.get(provider)?.get(id).await {
             Ok(found) => Ok(Some(found)),
             Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
             Err(error) => Err(error),
@@ -457,6 +455,10 @@ impl Sandboxes {
             guest.disconnect().await;
         }
     }
+}
+
+fn no_sandbox(id: SandboxId) -> Error {
+    Error::not_found(format!("there is no sandbox {id}; `seawall ls` lists those that are there"))
 }
 
 /// What is left of a sandbox that is removed.

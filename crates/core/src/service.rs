@@ -4,12 +4,14 @@
 //! with its workspace. A cold start that fails leaves nothing behind.
 
 mod bounds;
+mod entrances;
 mod files;
 mod manage;
 mod owned;
 mod restore;
 mod versions;
 
+pub(crate) use entrances::{Closing, Entrances, Watched};
 pub use files::{ListFiles, ReadAsk, Source};
 pub use manage::EndSandbox;
 pub use owned::shown;
@@ -36,7 +38,6 @@ use seawall_api::{
 };
 use serde_json::{Map, Value, json};
 use std::{
-    collections::HashSet,
     fmt,
     sync::{Arc, Mutex, PoisonError},
 };
@@ -129,10 +130,9 @@ pub struct SandboxService {
     catalog: Option<AccountCatalog>,
     /// Whether tenants may have volumes that nothing limits.
     allow_unlimited_disk: bool,
-    /// Who makes a sandbox ready, or ends it, stands in its queue; others wait.
-    queues: Queues,
-    /// Those that are just being ended: nobody is let in any more.
-    closing: Arc<Mutex<HashSet<SandboxId>>>,
+    /// Who makes a sandbox ready, stops or ends it stands in its queue; others wait.
+    pub(crate) queues: Queues,
+    pub(crate) entrances: Entrances,
 }
 
 impl fmt::Debug for SandboxService {
@@ -163,7 +163,7 @@ impl SandboxService {
             catalog: None,
             allow_unlimited_disk: false,
             queues: Queues::default(),
-            closing: Arc::default(),
+            entrances: Entrances::default(),
         }
     }
 
@@ -228,6 +228,7 @@ impl SandboxService {
 
     async fn ensure_alone(&self, wanted: &Wanted) -> Result<Ready> {
         let id = wanted.sandbox;
+        self.entrances.note(id);
         let Some(row) = self.rows.find(id).await? else {
             return self.make(wanted, None, Left::Nothing).await;
         };

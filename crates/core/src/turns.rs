@@ -35,7 +35,6 @@ use crate::{
 };
 use bytes::Bytes;
 use hold::Held;
-use jiff::Timestamp;
 use live::Live;
 use seawall_api::{
     AccountId, ConversationId, ErrorKind, MessageId, SandboxId, TurnId,
@@ -138,10 +137,18 @@ pub struct TurnParts {
     pub clock: Arc<dyn Clock>,
     /// Who holds leases here: the machine, whose processes have the claims between them.
     pub node: String,
-    /// When this machine was started: of what was not on its disk then, nothing is known.
-    pub booted_at: Option<Timestamp>,
+    /// The boot of this machine, as the kernel names it. Of what was not on its disk when an earlier boot ended, nothing is
+    /// known. `None`: the machine never goes down while a turn runs.
+    pub boot: Option<String>,
     /// The server's environment, for tokens that templates name.
     pub secrets: Secrets,
+}
+
+impl TurnParts {
+    /// The machine and its boot, as turns that begin here remember it.
+    fn boot_name(&self) -> Option<String> {
+        self.boot.as_ref().map(|boot| format!("{} {boot}", self.node))
+    }
 }
 
 impl fmt::Debug for TurnParts {
@@ -305,6 +312,7 @@ impl Turns {
             created_at: now,
             first_event: None,
             lease: None,
+            boot: self.inner.boot_name(),
         }
     }
 

@@ -142,6 +142,19 @@ async fn c7_a_key_expires_in_time_also_where_it_is_remembered() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn c7_a_revoked_key_stays_so_when_the_clock_steps_back() {
+    let world = World::new().await;
+    let (made, stays) = (world.key().await, world.key().await);
+    let then = world.clock.now();
+    world.pass(MINUTE * 60).await;
+    world.keys.revoke(world.me, made.key.id).await.unwrap();
+    assert_denied(world.keys.verify(&made.secret).await, "key_revoked");
+    world.clock.set(then);
+    assert_denied(world.keys.verify(&made.secret).await, "key_revoked");
+    world.keys.verify(&stays.secret).await.unwrap();
+}
+
+#[tokio::test(start_paused = true)]
 async fn c7_keys_that_make_no_sense_are_not_made() {
     let world = World::new().await;
     let now = world.clock.now();

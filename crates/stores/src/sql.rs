@@ -6,6 +6,7 @@ mod conversations;
 mod db;
 mod errors;
 pub mod fill;
+mod heads;
 mod hook_runs;
 mod idempotency;
 mod leases;
@@ -71,6 +72,7 @@ pub fn statements() -> Vec<&'static Sql> {
     [
         accounts::ALL,
         conversations::ALL,
+        heads::ALL,
         hook_runs::ALL,
         idempotency::ALL,
         leases::ALL,

@@ -114,6 +114,7 @@ impl World {
             created_at: Timestamp::now(),
             first_event: None,
             lease: None,
+            boot: None,
         };
         self.stores.turns.begin(self.account, None, &begin).await.unwrap();
         self.stores.turns.save_answer(self.account, None, &answer).await.unwrap();

@@ -97,6 +97,7 @@ async fn write(stores: &Stores) {
             created_at: at(second),
             first_event: None,
             lease: None,
+            boot: None,
         };
         stores.turns.begin(account, None, &begin).await.unwrap();
         stores.turns.append_events(account, None, turn, 0, &["one".into(), "two".into()], 6).await.unwrap();
@@ -183,8 +184,12 @@ async fn read(stores: &Stores) {
     let ids: Vec<MessageId> = messages.items.iter().map(|message| message.id).collect();
     assert_eq!(ids, [100, 200, 101, 201, 102].map(id::<MessageId>));
     assert_eq!(messages.items[1].body, "body 200 ☃");
-    let running = stores.turns.running(10).await.unwrap();
-    assert_eq!(running.iter().map(|(_, turn)| turn.id).collect::<Vec<_>>(), [id::<TurnId>(32)]);
+    let running = stores.turns.running(&Page::first(10)).await.unwrap();
+    assert_eq!(running.items.iter().map(|turn| turn.id).collect::<Vec<_>>(), [id::<TurnId>(32)]);
+    assert_eq!(stores.turns.boot(account, id(32)).await.unwrap(), None);
+    // Its row is from before there were columns for what rounds read.
+    let head = stores.sandboxes.head(id(20)).await.unwrap().unwrap();
+    assert_eq!(head, stores.sandboxes.get(account, id(20)).await.unwrap().head());
     assert_eq!(stores.turns.events(account, id(31), 0, 10).await.unwrap()[1].data, "two");
     let sandbox = stores.sandboxes.get(account, id(20)).await.unwrap();
     assert_eq!((sandbox.name.as_deref(), sandbox.unsynced), (Some("box"), Some(String::new())));

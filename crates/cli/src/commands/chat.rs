@@ -294,9 +294,8 @@ pub async fn run_turn(app: &App, args: &RunTurnArgs) -> Result<i32> {
     // A session of its own: no terminal's end reaches it. It fails only where that is so already.
     let _ = rustix::process::setsid();
     let turns = turns::open(app).await?;
-    let running = app.stores.turns.running(1000).await?;
-    if let Some((account, turn)) = running.into_iter().find(|(_, turn)| turn.id == args.turn) {
-        turns.spawn(account, turn);
+    if let Some(account) = account_of(app, args.turn).await? {
+        turns.spawn(account, app.stores.turns.get(account, args.turn).await?);
         tokio::select! {
             () = turns.idle() => {}
             // Whatever this process still waits for, it waits for nothing.
@@ -304,6 +303,21 @@ pub async fn run_turn(app: &App, args: &RunTurnArgs) -> Result<i32> {
         }
     }
     Ok(0)
+}
+
+/// The account of a turn that runs.
+async fn account_of(app: &App, turn: TurnId) -> Result<Option<AccountId>> {
+    let mut page = Page::first(500);
+    loop {
+        let running = app.stores.turns.running(&page).await?;
+        if let Some(found) = running.items.iter().find(|running| running.id == turn) {
+            return Ok(Some(found.account_id));
+        }
+        match running.next {
+            Some(next) => page = Page::first(500).after(next),
+            None => return Ok(None),
+        }
+    }
 }
 
 /// A while after somebody, here or elsewhere, ended the turn.

@@ -82,12 +82,17 @@ impl Services {
     }
 
     async fn cancel_turns(&self, account: AccountId) -> Result<()> {
-        for (owner, turn) in self.stores.turns.running(MAX_PAGE).await? {
-            if owner == account {
+        let mut page = Page::first(MAX_PAGE);
+        loop {
+            let running = self.stores.turns.running(&page).await?;
+            for turn in running.items.iter().filter(|turn| turn.account_id == account) {
                 self.turns.cancel_turn(account, turn.id).await?;
             }
+            match running.next {
+                Some(next) => page = Page::first(MAX_PAGE).after(next),
+                None => return Ok(()),
+            }
         }
-        Ok(())
     }
 
     async fn erase_account(&self, account: AccountId) -> Result<()> {

@@ -221,6 +221,11 @@ pub trait Provider: Send + Sync {
 
     async fn list(&self) -> Result<Vec<BoxInfo>>;
 
+    /// The ids of [`Provider::list`]. For sweeps: what boxes were asked to be is not kept in memory.
+    async fn ids(&self) -> Result<Vec<SandboxId>> {
+        Ok(self.list().await?.into_iter().map(|found| found.id).collect())
+    }
+
     async fn watch(&self) -> Result<BoxEvents>;
 
     /// What a box uses now, as far as that can be told.

@@ -90,7 +90,7 @@ impl LiveBoxes for Sandboxes {
         if record.state == SandboxState::Terminated {
             return Ok(None);
         }
-        let found = self.find_box(&record).await?;
+        let found = self.find_box(&record.provider, record.id).await?;
         Ok(Some(found.is_some_and(|found| matches!(found.state, BoxState::Running | BoxState::Paused))))
     }
 }

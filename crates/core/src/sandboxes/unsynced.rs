@@ -4,6 +4,9 @@ use super::Sandboxes;
 use crate::{Error, Result, ports::Record};
 use seawall_api::SandboxId;
 
+/// How much of a reason is kept, in characters: rounds read it of every sandbox that is marked.
+const MOST_WHY: usize = 1000;
+
 pub fn check(record: &Record) -> Result<()> {
     match &record.unsynced {
         None => Ok(()),
@@ -17,6 +20,7 @@ pub fn check(record: &Record) -> Result<()> {
 impl Sandboxes {
     /// Marks a sandbox, with the reason, or takes the mark away.
     pub async fn mark_unsynced(&self, id: SandboxId, why: Option<String>) -> Result<()> {
+        let why = why.map(|why| why.chars().take(MOST_WHY).collect());
         let _claim = self.inner.records.claim(id).await?;
         let mut record = self.record(id).await?;
         if record.unsynced != why {

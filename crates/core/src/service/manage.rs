@@ -1,7 +1,8 @@
 //! Making, looking, stopping, ending: a sandbox as a thing of its account.
 
 use super::{
-    SandboxService, Wanted, coded, created,
+    Closing, SandboxService, Wanted, coded, created,
+    entrances::Closed,
     owned::{NO_TEMPLATE, gone},
 };
 use crate::{
@@ -23,13 +24,10 @@ use seawall_api::{
 };
 use seawall_sync::engine::SyncReport;
 use serde_json::{Map, Value};
-use std::{sync::PoisonError, time::Duration};
+use std::time::Duration;
 
 /// How long processes may take to end, where nothing is said.
 const GRACE: Duration = Duration::from_secs(5);
-
-/// That run at the same time.
-const MOST_TURNS: u32 = 100_000;
 
 /// How a sandbox shall end.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -182,7 +180,7 @@ impl SandboxService {
         self.live_row(account, id).await?;
         match force {
             true => self.sandboxes.give_up_unsynced(id).await?,
-            false => self.refuse_if_busy(id).await?,
+            false => self.refuse_if_busy(account, id).await?,
         }
         self.sandboxes.stop(id, grace.unwrap_or(GRACE)).await?;
         self.get(account, id).await
@@ -195,7 +193,7 @@ impl SandboxService {
         let row = match self.row(account, id).await {
             Err(error) if error.kind() == ErrorKind::NotFound && !how.force => {
                 // A turn may be about to make it.
-                self.refuse_if_busy(id).await?;
+                self.refuse_if_busy(account, id).await?;
                 return Err(error);
             }
             found => found?,
@@ -204,7 +202,7 @@ impl SandboxService {
             return self.get(account, id).await;
         }
         if !how.force {
-            self.refuse_if_busy(id).await?;
+            self.refuse_if_busy(account, id).await?;
         }
         let mut last = self.get(account, id).await?;
         let wanted = match self.wanted_of(&row).await {
@@ -225,14 +223,13 @@ impl SandboxService {
     }
 
     /// A turn is somebody's work.
-    async fn refuse_if_busy(&self, id: SandboxId) -> Result<()> {
+    async fn refuse_if_busy(&self, account: AccountId, id: SandboxId) -> Result<()> {
         let Some(turns) = &self.turns else { return Ok(()) };
-        let running = turns.running(MOST_TURNS).await?;
-        match running.iter().find(|(_, turn)| turn.sandbox_id == Some(id)) {
+        match turns.running_in(account, id).await? {
             None => Ok(()),
-            Some((_, turn)) => {
+            Some(turn) => {
                 let message =
-                    format!("turn {} runs in sandbox {id}: wait for it, cancel it, or use force", turn.id);
+                    format!("turn {turn} runs in sandbox {id}: wait for it, cancel it, or use force");
                 Err(Error::conflict(message).with_code("busy").without_effect())
             }
         }
@@ -287,18 +284,18 @@ impl SandboxService {
 
     /// The second time nothing runs in it any more: what was written during the first is saved too. Only the first
     /// may fail the end, since until then nothing was ended.
-    async fn save_for_good<'a>(
-        &'a self,
+    async fn save_for_good(
+        &self,
         wanted: &Wanted,
         state: SandboxState,
-        closed: &mut Option<Closing<'a>>,
+        closed: &mut Option<Closed>,
     ) -> Result<Option<SyncReport>> {
         let first = self.save(wanted, state).await?;
         let id = wanted.sandbox;
         if first.as_ref().is_none_or(|report| !report.is_complete()) {
             return Ok(first);
         }
-        *closed = Some(Closing::new(self, id));
+        *closed = Some(self.entrances.close(id, Closing::End));
         let again = async {
             self.sandboxes.stop(id, GRACE).await?;
             self.sandboxes.start_to_save(id).await?;
@@ -318,7 +315,7 @@ impl SandboxService {
             return Ok(None);
         }
         if state != SandboxState::Running {
-            self.start_to_save(wanted).await?;
+            self.start_to_save(wanted.account, wanted.sandbox).await?;
         }
         self.push(wanted).await
     }
@@ -374,22 +371,6 @@ impl SandboxService {
             capabilities: serde_json::to_value(provider.capabilities()).unwrap_or_default(),
         };
         providers.all().map(told).collect()
-    }
-}
-
-/// Nobody is let into a sandbox while this lives.
-struct Closing<'a>(&'a SandboxService, SandboxId);
-
-impl<'a> Closing<'a> {
-    fn new(service: &'a SandboxService, id: SandboxId) -> Closing<'a> {
-        service.closing.lock().unwrap_or_else(PoisonError::into_inner).insert(id);
-        Closing(service, id)
-    }
-}
-
-impl Drop for Closing<'_> {
-    fn drop(&mut self) {
-        self.0.closing.lock().unwrap_or_else(PoisonError::into_inner).remove(&self.1);
     }
 }
 

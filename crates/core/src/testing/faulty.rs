@@ -145,6 +145,11 @@ impl Provider for FaultyProvider {
         self.inner.list().await
     }
 
+    async fn ids(&self) -> Result<Vec<SandboxId>> {
+        self.faults.meet(Op::List).await?;
+        self.inner.ids().await
+    }
+
     async fn watch(&self) -> Result<BoxEvents> {
         self.faults.meet(Op::Watch).await?;
         self.inner.watch().await

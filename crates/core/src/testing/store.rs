@@ -39,6 +39,7 @@ struct State {
     keys: BTreeMap<KeyId, (ApiKey, KeyHash)>,
     conversations: BTreeMap<ConversationId, Conversation>,
     turns: BTreeMap<TurnId, (AccountId, Turn)>,
+    boots: BTreeMap<TurnId, String>,
     events: BTreeMap<TurnId, Vec<Bytes>>,
     usage: BTreeMap<TurnId, Usage>,
     hook_usage: BTreeMap<(ConversationId, String), (AccountId, Usage, Timestamp)>,
@@ -72,7 +73,9 @@ struct InUse {
 struct Held {
     holder: String,
     epoch: u64,
+    /// When it ended, of one that was released.
     expires_at: Timestamp,
+    released: bool,
 }
 
 impl MemoryStore {
@@ -104,10 +107,9 @@ impl State {
         self.last_number
     }
 
-    fn check(&self, fence: Option<&Fence>, now: Timestamp) -> Result<()> {
+    fn check(&self, fence: Option<&Fence>) -> Result<()> {
         let Some(fence) = fence else { return Ok(()) };
-        let holds =
-            self.leases.get(&fence.name).is_some_and(|l| l.epoch == fence.epoch && l.expires_at > now);
+        let holds = self.leases.get(&fence.name).is_some_and(|l| l.epoch == fence.epoch && !l.released);
         let lost =
             || Error::conflict(format!("the lease `{}` of epoch {} has ended", fence.name, fence.epoch));
         if holds { Ok(()) } else { Err(lost()) }

@@ -14,12 +14,13 @@ use crate::{
     persist::persist,
     ports::{
         gateway::Meter,
-        store::{EndTurn, Fence, Lease},
+        store::{EndTurn, Fence, Lease, just_after},
     },
     service::{Wanted, told},
     templates::{Template, When},
 };
 use futures::FutureExt;
+use jiff::Timestamp;
 use seawall_api::{
     AccountId, ErrorKind, SandboxId, TurnId,
     conversation::{Conversation, Message, Role, Turn, TurnState},
@@ -57,6 +58,8 @@ pub(super) struct Runner {
     /// Events that are stored with the next ones.
     early: Vec<Event>,
     fence: Fence,
+    /// This process began it just now.
+    is_new: bool,
     /// Its guest hears of the turn.
     telling: Option<JoinHandle<()>>,
     /// What passed to models, as the server saw it.
@@ -114,6 +117,7 @@ impl Turns {
         fence: Fence,
         known: Option<(Conversation, String)>,
     ) -> Result<()> {
+        let is_new = known.is_some();
         let found = match known {
             Some((conversation, prompt)) => {
                 Some(Found { turn, conversation, answer: Answer::default(), prompt })
@@ -121,7 +125,7 @@ impl Turns {
             None => persist(|| self.found(account, turn.id)).await?,
         };
         match found {
-            Some(found) => self.runner(account, found, fence).await,
+            Some(found) => self.runner(account, found, fence, is_new).await,
             None => Ok(()),
         }
     }
@@ -151,7 +155,7 @@ impl Turns {
     }
 
     /// To its end.
-    async fn runner(&self, account: AccountId, found: Found, fence: Fence) -> Result<()> {
+    async fn runner(&self, account: AccountId, found: Found, fence: Fence, is_new: bool) -> Result<()> {
         let Found { turn, conversation, answer, prompt } = found;
         let sandbox = turn.sandbox_id.ok_or_else(|| Error::internal("a turn without a sandbox"))?;
         let template = self.inner.templates.get(turn.template.as_deref().unwrap_or_default()).cloned();
@@ -186,6 +190,7 @@ impl Turns {
             stored,
             early,
             fence,
+            is_new,
             telling: None,
             meter: None,
         };
@@ -290,8 +295,7 @@ impl Runner {
         if self.answer.started.is_some() {
             return self.resume().await;
         }
-        let inner = self.turns.inner.clone();
-        if inner.booted_at.is_some_and(|booted_at| self.turn.created_at < booted_at) {
+        if !self.is_new && self.is_of_an_earlier_boot().await? {
             // Whether the agent was started is not known, and it must not be started twice.
             let error = Some("the machine went down while the turn ran".to_owned());
             return Ok(Pumped { state: TurnState::Interrupted, error });
@@ -314,6 +318,21 @@ impl Runner {
             return Ok(Pumped::cancelled());
         }
         self.start_agent().instrument(tracing::info_span!("agent")).await
+    }
+
+    /// Whether this machine was started again since the turn began, or may have been. Not by times: the clock may have been
+    /// set since.
+    async fn is_of_an_earlier_boot(&self) -> Result<bool> {
+        let inner = &self.turns.inner;
+        if inner.boot.is_none() {
+            return Ok(false);
+        }
+        let began = persist(|| inner.stores.turns.boot(self.wanted.account, self.id())).await?;
+        Ok(match &began {
+            None => true,
+            Some(began) if began.starts_with(&inner.node) => began != &inner.boot_name().unwrap_or_default(),
+            Some(_) => false,
+        })
     }
 
     /// H3: the default, saving and counting the message, was the transaction that began the turn.
@@ -428,6 +447,11 @@ impl Runner {
         ran
     }
 
+    /// A time behind the prompt, whatever the clock says.
+    fn ended_at(&self) -> Timestamp {
+        self.turns.inner.clock.now().max(just_after(self.turn.created_at))
+    }
+
     /// The answer as it is stored (M1).
     fn message(&self, state: TurnState, error: &Option<String>) -> Message {
         let body = match (self.answer.body.is_empty(), error) {
@@ -442,7 +466,7 @@ impl Runner {
             body,
             usage: Some(self.answer.usage().0),
             tool_calls: self.answer.tool_calls.clone(),
-            created_at: self.turns.inner.clock.now(),
+            created_at: self.ended_at(),
             revision: 1,
         }
     }
@@ -450,14 +474,9 @@ impl Runner {
     /// M3: usage, totals and answer in one transaction, once.
     async fn close(&self, state: TurnState, error: Option<String>) -> Result<()> {
         let (usage, estimate) = self.answer.usage();
-        let end = EndTurn {
-            id: self.id(),
-            state,
-            answer: Some(self.message(state, &error)),
-            error,
-            usage,
-            ended_at: self.turns.inner.clock.now(),
-        };
+        let answer = self.message(state, &error);
+        let ended_at = answer.created_at;
+        let end = EndTurn { id: self.id(), state, answer: Some(answer), error, usage, ended_at };
         let store = &self.turns.inner.stores.turns;
         let ended = persist(|| store.end(self.wanted.account, Some(&self.fence), &end)).await?;
         let stats = ended.stats;

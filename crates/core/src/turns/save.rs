@@ -21,7 +21,7 @@ impl Turns {
         }
         let work = async {
             if there != SandboxState::Running {
-                service.start_to_save(wanted).await?;
+                service.start_to_save(wanted.account, wanted.sandbox).await?;
             }
             service.push(wanted).await
         };

@@ -4,14 +4,14 @@ use async_trait::async_trait;
 use bytes::Bytes;
 use jiff::Timestamp;
 use seawall_api::{
-    AccountId, ConversationId, MessageId, TurnId,
+    AccountId, ConversationId, MessageId, SandboxId, TurnId,
     conversation::{Conversation, Message, Turn, Usage},
 };
 use seawall_core::{
     Error, Result,
     ports::store::{
-        BeginTurn, Direction, EndTurn, Fence, Lease, Leases, Messages, Page, Paged, Stores, TurnEvent,
-        Turns as TurnStore,
+        BeginTurn, Direction, EndTurn, Fence, Lease, Leases, Messages, Page, Paged, RunningTurn, Stores,
+        Takeover, TurnEvent, Turns as TurnStore,
     },
 };
 use std::{
@@ -178,9 +178,19 @@ impl TurnStore for Troubled<dyn TurnStore> {
         self.inner.used_since(account, since).await
     }
 
-    async fn running(&self, limit: u32) -> Result<Vec<(AccountId, Turn)>> {
+    async fn running(&self, page: &Page) -> Result<Paged<RunningTurn>> {
         self.trouble.pass().await;
-        self.inner.running(limit).await
+        self.inner.running(page).await
+    }
+
+    async fn running_in(&self, account: AccountId, sandbox: SandboxId) -> Result<Option<TurnId>> {
+        self.trouble.pass().await;
+        self.inner.running_in(account, sandbox).await
+    }
+
+    async fn boot(&self, account: AccountId, id: TurnId) -> Result<Option<String>> {
+        self.trouble.pass().await;
+        self.inner.boot(account, id).await
     }
 }
 
@@ -189,6 +199,11 @@ impl Leases for Troubled<dyn Leases> {
     async fn acquire(&self, name: &str, holder: &str, time: Duration) -> Result<Option<Lease>> {
         self.trouble.pass().await;
         self.inner.acquire(name, holder, time).await
+    }
+
+    async fn take_over(&self, name: &str, holder: &str, time: Duration) -> Result<Takeover> {
+        self.trouble.pass().await;
+        self.inner.take_over(name, holder, time).await
     }
 
     async fn renew(&self, lease: &Lease, time: Duration) -> Result<bool> {

@@ -194,6 +194,11 @@ impl Provider for LocalProvider {
         off_thread(move || Ok(watch::present(&*folders)?.into_values().collect())).await
     }
 
+    async fn ids(&self) -> Result<Vec<SandboxId>> {
+        let folders = self.folders.clone();
+        off_thread(move || watch::ids(&*folders)).await
+    }
+
     async fn watch(&self) -> Result<BoxEvents> {
         watch::watch(self.folders.clone())
     }

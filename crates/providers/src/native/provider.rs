@@ -476,6 +476,15 @@ impl Provider for NativeProvider {
         .await
     }
 
+    async fn ids(&self) -> Result<Vec<SandboxId>> {
+        let inner = self.inner.clone();
+        off_thread(move || {
+            inner.end_orphans();
+            watch::ids(&*inner)
+        })
+        .await
+    }
+
     async fn watch(&self) -> Result<BoxEvents> {
         watch::watch(self.inner.clone())
     }

@@ -285,7 +285,7 @@ impl Place {
             claims: Arc::new(self.claims.clone()),
             clock,
             node: "one".to_owned(),
-            booted_at: None,
+            boot: None,
             secrets: Arc::new(|_: &str| None::<String>),
             stores: stores.clone(),
         });

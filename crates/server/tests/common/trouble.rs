@@ -4,13 +4,14 @@ use async_trait::async_trait;
 use bytes::Bytes;
 use jiff::Timestamp;
 use seawall_api::{
-    AccountId, ConversationId, MessageId, TurnId,
+    AccountId, ConversationId, MessageId, SandboxId, TurnId,
     conversation::{Conversation, Message, Turn, Usage},
 };
 use seawall_core::{
     Error, Result,
     ports::store::{
-        BeginTurn, Direction, EndTurn, Fence, Messages, Page, Paged, Stores, TurnEvent, Turns as TurnStore,
+        BeginTurn, Direction, EndTurn, Fence, Messages, Page, Paged, RunningTurn, Stores, TurnEvent,
+        Turns as TurnStore,
     },
 };
 use std::{
@@ -166,8 +167,16 @@ impl TurnStore for Troubled<dyn TurnStore> {
         self.inner.used_since(account, since).await
     }
 
-    async fn running(&self, limit: u32) -> Result<Vec<(AccountId, Turn)>> {
-        self.inner.running(limit).await
+    async fn running(&self, page: &Page) -> Result<Paged<RunningTurn>> {
+        self.inner.running(page).await
+    }
+
+    async fn running_in(&self, account: AccountId, sandbox: SandboxId) -> Result<Option<TurnId>> {
+        self.inner.running_in(account, sandbox).await
+    }
+
+    async fn boot(&self, account: AccountId, id: TurnId) -> Result<Option<String>> {
+        self.inner.boot(account, id).await
     }
 }
 

@@ -221,7 +221,7 @@ fn services(
         claims,
         clock: clock.clone(),
         node: "one".to_owned(),
-        booted_at: None,
+        boot: None,
         secrets: Arc::new(|_: &str| None::<String>),
     });
     let keys = Keys::new(stores.accounts.clone(), clock.clone(), [7; 32]).with_accounts(catalog.clone());

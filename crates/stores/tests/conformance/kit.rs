@@ -90,6 +90,7 @@ pub fn begin(conversation: ConversationId) -> BeginTurn {
         created_at: now(),
         first_event: None,
         lease: None,
+        boot: None,
     }
 }
 

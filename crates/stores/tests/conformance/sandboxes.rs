@@ -6,7 +6,7 @@ use anyhow::{Result, ensure};
 use futures::future::join_all;
 use seawall_api::{
     ErrorKind, HookRunId, SandboxId, TurnId,
-    sandbox::{EndReason, Limits, SandboxSpec, SandboxState},
+    sandbox::{EndReason, Limits, SandboxSpec, SandboxState, Timeouts},
 };
 use seawall_core::ports::{
     Volumes,
@@ -23,6 +23,7 @@ cases!("sandboxes";
     use_is_noted_forward_and_changes_no_version;
     lists_are_filtered_and_paged;
     a_node_finds_its_own;
+    rounds_read_heads_of_rows;
     v2_what_was_ended_is_kept_and_not_in_the_way;
     v2_of_what_was_ended_nothing_is_a_nodes;
     v2_what_was_ended_can_be_made_again;
@@ -175,6 +176,49 @@ async fn a_node_finds_its_own(cx: Cx) -> Result<()> {
     let rest = cx.stores.sandboxes.of_node(Some("a"), &Page::first(1).after(first.next.unwrap())).await?;
     ensure!(rest.items == [made[3].clone()] && rest.next.is_none());
     ensure!(cx.stores.sandboxes.of_node(None, &Page::first(9)).await?.items == [made[2].clone()]);
+    Ok(())
+}
+
+/// What a user put into a row is not part of it, and what rounds decide by is.
+async fn rounds_read_heads_of_rows(cx: Cx) -> Result<()> {
+    let store = &cx.stores.sandboxes;
+    let timeouts = Timeouts { idle_seconds: Some(60), max_lifetime_seconds: None };
+    let spec = SandboxSpec {
+        timeouts,
+        volume: Some("a.shared".into()),
+        labels: [("zero".to_owned(), "\0 ☃".to_owned())].into(),
+        ..SandboxSpec::default()
+    };
+    let mut made = Vec::new();
+    for (second, node) in [(3, Some("a")), (1, Some("a")), (2, Some("b")), (4, None)] {
+        let (node, spec) = (node.map(str::to_owned), spec.clone());
+        let row = SandboxRow { node, spec, created_at: at(second), ..sandbox(cx.account) };
+        made.push(store.insert(&row).await?);
+    }
+    let heads = async |node, page: Page| store.heads_of_node(node, &page).await;
+    let first = heads(Some("a"), Page::first(1)).await?;
+    ensure!(first.items == [made[1].head()]);
+    let rest = heads(Some("a"), Page::first(1).after(first.next.unwrap())).await?;
+    ensure!(rest.items == [made[0].head()] && rest.next.is_none());
+    ensure!(heads(None, Page::first(9)).await?.items == [made[3].head()]);
+    // A change is seen.
+    let changed = SandboxRow {
+        state: SandboxState::Stopped,
+        reason: Some(EndReason::Idle),
+        removing: Some(Volumes::Keep),
+        unsynced: Some("the bucket is down".into()),
+        started_at: Some(at(9)),
+        template: Some("shell".into()),
+        spec: SandboxSpec::default(),
+        ..made[2].clone()
+    };
+    let changed = store.update(&changed).await?;
+    ensure!(store.head(changed.id).await? == Some(changed.head()));
+    ensure!(changed.head().timeouts.is_empty() && changed.head().volume.is_none());
+    store.update(&ended(changed.clone())).await?;
+    ensure!(heads(Some("b"), Page::first(9)).await?.items.is_empty());
+    ensure!(store.head(changed.id).await?.is_some_and(|head| head.state == SandboxState::Terminated));
+    ensure!(store.head(SandboxId::generate()).await?.is_none());
     Ok(())
 }
 

@@ -1,7 +1,10 @@
 //! Rows of sandboxes: the intent before the box, and what is known of it later.
 
 use super::{Page, Paged, to_micros};
-use crate::{Result, ports::Volumes};
+use crate::{
+    Result,
+    ports::{RecordHead, Volumes},
+};
 use async_trait::async_trait;
 use jiff::Timestamp;
 use seawall_api::{
@@ -37,6 +40,24 @@ pub struct SandboxRow {
 }
 
 impl SandboxRow {
+    /// The part that background rounds read.
+    pub fn head(&self) -> RecordHead {
+        RecordHead {
+            id: self.id,
+            account_id: self.account_id,
+            provider: self.provider.clone(),
+            template: self.template.clone(),
+            state: self.state,
+            reason: self.reason.clone(),
+            removing: self.removing,
+            unsynced: self.unsynced.clone(),
+            timeouts: self.spec.timeouts,
+            volume: self.spec.volume.clone(),
+            created_at: self.created_at,
+            started_at: self.started_at,
+        }
+    }
+
     /// As stores keep it: see [`to_micros`].
     pub fn kept(&self) -> SandboxRow {
         SandboxRow {
@@ -103,6 +124,12 @@ pub trait SandboxRows: Send + Sync {
     /// Removing what is gone succeeds.
     async fn remove(&self, account: AccountId, id: SandboxId) -> Result<()>;
 
-    /// Rows of one machine, of all accounts, oldest first, without the terminated ones: for its sweep. None: those of no machine.
+    /// Rows of one machine, of all accounts, oldest first, without the terminated ones. `None`: those of no machine.
     async fn of_node(&self, node: Option<&str>, page: &Page) -> Result<Paged<SandboxRow>>;
+
+    /// As [`SandboxRows::of_node`], but only what background rounds need: neither specs nor metadata are read.
+    async fn heads_of_node(&self, node: Option<&str>, page: &Page) -> Result<Paged<RecordHead>>;
+
+    /// As [`SandboxRows::find`], of the same part.
+    async fn head(&self, id: SandboxId) -> Result<Option<RecordHead>>;
 }

@@ -5,7 +5,8 @@ use crate::{
     Error, Result,
     ports::store::{
         BeginTurn, ConversationFilter, Conversations, Cursor, Direction, EndTurn, Fence, HookUsage, Messages,
-        NewConversation, Page, Paged, SandboxRow, SortBy, TurnEvent, Turns, to_micros,
+        NewConversation, Page, Paged, RunningTurn, SandboxRow, SortBy, TurnEvent, Turns, just_after,
+        to_micros,
     },
 };
 use async_trait::async_trait;
@@ -22,6 +23,14 @@ fn no_conversation(id: ConversationId) -> Error {
 
 fn no_turn(id: TurnId) -> Error {
     Error::not_found(format!("there is no turn {id}"))
+}
+
+/// A time behind all that was said in a conversation.
+fn after(conversation: &Conversation, time: Timestamp) -> Timestamp {
+    match conversation.stats.messages_exchanged {
+        0 => to_micros(time),
+        _ => to_micros(time).max(just_after(conversation.updated_at)),
+    }
 }
 
 impl State {
@@ -192,8 +201,8 @@ impl Turns for MemoryStore {
             return Err(Error::invalid("the prompt is of another conversation or turn"));
         }
         let (now, mut state) = (self.now(), self.state());
-        state.check(fence, now)?;
-        state.conversation(account, new.conversation_id)?;
+        state.check(fence)?;
+        let before = state.conversation(account, new.conversation_id)?.clone();
         if let Some((owner, there)) = state.turns.get(&new.id) {
             let same = *owner == account
                 && (there.conversation_id, there.prompt_id) == (new.conversation_id, new.prompt.id);
@@ -209,6 +218,7 @@ impl Turns for MemoryStore {
         if state.turns.values().any(|(owner, turn)| stands_in_the_way(*owner, turn)) {
             return Err(Error::conflict("a turn of this conversation, or with its sandbox, runs"));
         }
+        let created_at = after(&before, new.created_at);
         let of_it = state.turns.values().filter(|(_, turn)| turn.conversation_id == new.conversation_id);
         let turn = Turn {
             id: new.id,
@@ -223,19 +233,23 @@ impl Turns for MemoryStore {
             usage: None,
             output_offset: 0,
             events: u64::from(new.first_event.is_some()),
-            created_at: to_micros(new.created_at),
+            created_at,
             ended_at: None,
             cancelling: false,
         };
         state.turns.insert(new.id, (account, turn.clone()));
+        state.boots.extend(new.boot.clone().map(|boot| (new.id, boot)));
         state.events.entry(new.id).or_default().extend(new.first_event.clone());
         if let Some(lease) = &new.lease {
             state.hold(&lease.name, &lease.holder, lease.time, now);
         }
-        state.put(account, &new.prompt);
+        state.put(
+            account,
+            &Message { created_at: after(&before, new.prompt.created_at), ..new.prompt.clone() },
+        );
         let conversation = state.conversation(account, new.conversation_id)?;
         conversation.stats.messages_exchanged += 1;
-        conversation.updated_at = conversation.updated_at.max(to_micros(new.created_at));
+        conversation.updated_at = conversation.updated_at.max(created_at);
         Ok(turn)
     }
 
@@ -243,8 +257,8 @@ impl Turns for MemoryStore {
         if end.state == TurnState::Running {
             return Err(Error::invalid("a turn does not end as `running`"));
         }
-        let (now, mut state) = (self.now(), self.state());
-        state.check(fence, now)?;
+        let mut state = self.state();
+        state.check(fence)?;
         let usage = end.usage.capped();
         let turn = state.turn(account, end.id)?;
         let id = turn.conversation_id;
@@ -282,8 +296,8 @@ impl Turns for MemoryStore {
 
     async fn save_answer(&self, account: AccountId, fence: Option<&Fence>, answer: &Message) -> Result<()> {
         let id = answer.turn_id.ok_or_else(|| Error::invalid("the answer names no turn"))?;
-        let (now, mut state) = (self.now(), self.state());
-        state.check(fence, now)?;
+        let mut state = self.state();
+        state.check(fence)?;
         if state.turn(account, id)?.conversation_id != answer.conversation_id {
             return Err(Error::invalid("the answer is of another conversation than its turn"));
         }
@@ -317,8 +331,8 @@ impl Turns for MemoryStore {
         events: &[Bytes],
         output_offset: u64,
     ) -> Result<()> {
-        let (now, mut state) = (self.now(), self.state());
-        state.check(fence, now)?;
+        let mut state = self.state();
+        state.check(fence)?;
         let there = state.turn(account, id)?.events;
         if first > there {
             return Err(Error::conflict(format!(
@@ -359,13 +373,31 @@ impl Turns for MemoryStore {
         }))
     }
 
-    async fn running(&self, limit: u32) -> Result<Vec<(AccountId, Turn)>> {
+    async fn running(&self, page: &Page) -> Result<Paged<RunningTurn>> {
         let state = self.state();
-        let mut found: Vec<_> =
-            state.turns.values().filter(|(_, turn)| turn.state == TurnState::Running).cloned().collect();
-        found.sort_by_key(|(_, turn)| (turn.created_at, turn.id));
-        found.truncate(limit as usize);
-        Ok(found)
+        let found = state.turns.values().filter(|(_, turn)| turn.state == TurnState::Running);
+        let row = |(account, turn): &(AccountId, Turn)| RunningTurn {
+            id: turn.id,
+            account_id: *account,
+            sandbox_id: turn.sandbox_id,
+            created_at: turn.created_at,
+        };
+        let place = |turn: &RunningTurn| Cursor::at(turn.created_at, turn.id.as_uuid().as_u128());
+        oldest(found.map(row).map(|turn| (place(&turn), turn)).collect(), page)
+    }
+
+    async fn running_in(&self, account: AccountId, sandbox: SandboxId) -> Result<Option<TurnId>> {
+        let state = self.state();
+        let runs = |(owner, turn): &&(AccountId, Turn)| {
+            *owner == account && turn.sandbox_id == Some(sandbox) && turn.state == TurnState::Running
+        };
+        Ok(state.turns.values().find(runs).map(|(_, turn)| turn.id))
+    }
+
+    async fn boot(&self, account: AccountId, id: TurnId) -> Result<Option<String>> {
+        let mut state = self.state();
+        state.turn(account, id)?;
+        Ok(state.boots.get(&id).cloned())
     }
 }
 

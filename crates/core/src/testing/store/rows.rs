@@ -3,9 +3,12 @@
 use super::{MemoryStore, State, newest, oldest};
 use crate::{
     Error, Result,
-    ports::store::{
-        Cursor, HookOutcome, HookRun, HookRuns, Page, Paged, SandboxFilter, SandboxRow, SandboxRows, Session,
-        SessionScope, Sessions, to_micros,
+    ports::{
+        RecordHead,
+        store::{
+            Cursor, HookOutcome, HookRun, HookRuns, Page, Paged, SandboxFilter, SandboxRow, SandboxRows,
+            Session, SessionScope, Sessions, to_micros,
+        },
     },
 };
 use async_trait::async_trait;
@@ -146,6 +149,15 @@ impl SandboxRows for MemoryStore {
             .values()
             .filter(|row| row.node.as_deref() == node && row.state != SandboxState::Terminated);
         oldest(found.map(|r| (Cursor::at(r.created_at, r.id.as_uuid().as_u128()), r.clone())).collect(), page)
+    }
+
+    async fn heads_of_node(&self, node: Option<&str>, page: &Page) -> Result<Paged<RecordHead>> {
+        let found = self.of_node(node, page).await?;
+        Ok(Paged { items: found.items.iter().map(SandboxRow::head).collect(), next: found.next })
+    }
+
+    async fn head(&self, id: SandboxId) -> Result<Option<RecordHead>> {
+        Ok(self.state().sandboxes.get(&id).map(SandboxRow::head))
     }
 }
 

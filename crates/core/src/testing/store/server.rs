@@ -3,7 +3,7 @@
 use super::{Held, MemoryStore, State, Waiting};
 use crate::{
     Result,
-    ports::store::{Delivery, Fence, Lease, Leases, Outbox, OutboxEntry, Task},
+    ports::store::{Delivery, Fence, Lease, Leases, Outbox, OutboxEntry, Takeover, Task},
 };
 use async_trait::async_trait;
 use jiff::Timestamp;
@@ -18,7 +18,7 @@ impl State {
             Some(held) => held.epoch + 1,
             None => 1,
         };
-        let held = Held { holder: holder.to_owned(), epoch, expires_at: now + time };
+        let held = Held { holder: holder.to_owned(), epoch, expires_at: now + time, released: false };
         self.leases.insert(name.to_owned(), held);
         Some(Lease { name: name.to_owned(), holder: holder.to_owned(), epoch })
     }
@@ -31,10 +31,25 @@ impl Leases for MemoryStore {
         Ok(state.hold(name, holder, time, now))
     }
 
+    async fn take_over(&self, name: &str, holder: &str, time: Duration) -> Result<Takeover> {
+        let (now, mut state) = (self.now(), self.state());
+        let epoch = match state.leases.get(name) {
+            Some(held) if held.expires_at > now && held.holder != holder => {
+                let left = held.expires_at.duration_since(now).unsigned_abs();
+                return Ok(Takeover::Held { holder: held.holder.clone(), left });
+            }
+            Some(held) => held.epoch + 1,
+            None => 1,
+        };
+        let held = Held { holder: holder.to_owned(), epoch, expires_at: now + time, released: false };
+        state.leases.insert(name.to_owned(), held);
+        Ok(Takeover::Ours(Lease { name: name.to_owned(), holder: holder.to_owned(), epoch }))
+    }
+
     async fn renew(&self, lease: &Lease, time: Duration) -> Result<bool> {
         let (now, mut state) = (self.now(), self.state());
         match state.leases.get_mut(&lease.name) {
-            Some(held) if held.epoch == lease.epoch && held.expires_at > now => {
+            Some(held) if held.epoch == lease.epoch && held.holder == lease.holder && !held.released => {
                 held.expires_at = now + time;
                 Ok(true)
             }
@@ -43,14 +58,13 @@ impl Leases for MemoryStore {
     }
 
     async fn holds(&self, fence: &Fence) -> Result<bool> {
-        let (now, state) = (self.now(), self.state());
-        Ok(state.check(Some(fence), now).is_ok())
+        Ok(self.state().check(Some(fence)).is_ok())
     }
 
     async fn release(&self, lease: &Lease) -> Result<()> {
-        let mut state = self.state();
+        let (now, mut state) = (self.now(), self.state());
         if let Some(held) = state.leases.get_mut(&lease.name).filter(|held| held.epoch == lease.epoch) {
-            held.expires_at = Timestamp::UNIX_EPOCH;
+            (held.expires_at, held.released) = (now, true);
         }
         Ok(())
     }
