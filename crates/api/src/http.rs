@@ -271,6 +271,32 @@ pub struct Version {
     pub bytes: u64,
 }
 
+/// Which versions stay. The newest always does, and so does what either rule keeps. At least one rule is needed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct PruneVersions {
+    /// So many of the newest.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub keep: Option<u64>,
+    /// Those that are younger.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub keep_for_seconds: Option<u64>,
+}
+
+/// What became of versions.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct DroppedVersions {
+    /// How many are left.
+    pub kept: u64,
+    /// The versions that went, by their names.
+    pub dropped: Vec<i64>,
+    /// What only they had was deleted.
+    pub objects_deleted: u64,
+    pub bytes_deleted: u64,
+}
+
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]

@@ -64,7 +64,8 @@ pub async fn services(app: &App) -> Result<Services> {
         workspaces::settings(settings),
     )
     .with_turnstile(Arc::new(LeaseTurnstile::new(app.stores.leases.clone())))
-    .with_memory(Arc::new(FileMemory::new(&settings.data)));
+    .with_memory(Arc::new(FileMemory::new(&settings.data)))
+    .with_stored(app.stores.stored.clone());
     let catalog = app.catalog();
     let stores = accounts::limited(app.stores.clone(), &catalog);
     let sandboxes = app.sandboxes.clone().with_ledger(Ledger::new(stores.sandboxes.clone(), catalog.clone()));

@@ -6,6 +6,7 @@
 mod admit;
 mod attend;
 mod check;
+mod disk;
 mod make;
 mod sweep;
 mod unsynced;

@@ -9,13 +9,15 @@ mod files;
 mod manage;
 mod owned;
 mod restore;
+mod stored;
 mod versions;
 
 pub(crate) use entrances::{Closing, Entrances, Watched};
 pub use files::{ListFiles, ReadAsk, Source};
 pub use manage::EndSandbox;
 pub use owned::shown;
-pub(crate) use owned::{gone, told};
+pub(crate) use owned::{NO_TEMPLATE, gone, told};
+pub use stored::{AccountFiles, Expired};
 
 use crate::{
     Error, Result, Sandboxes,

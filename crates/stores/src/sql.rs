@@ -19,6 +19,7 @@ mod sandboxes;
 mod sessions;
 mod sqlite;
 mod statement;
+mod stored;
 mod turns;
 mod value;
 
@@ -81,6 +82,7 @@ pub fn statements() -> Vec<&'static Sql> {
         outbox::ALL,
         sandboxes::ALL,
         sessions::ALL,
+        stored::ALL,
         turns::ALL,
     ]
     .concat()

@@ -22,6 +22,7 @@ mod conformance {
     pub mod ownership;
     pub mod sandboxes;
     pub mod sessions;
+    pub mod stored;
     pub mod suite;
     pub mod totals;
     pub mod turns;

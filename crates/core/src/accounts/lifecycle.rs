@@ -9,7 +9,7 @@ use crate::{
         Volumes,
         store::{ConversationFilter, MAX_PAGE, Page, SandboxFilter, SandboxRow},
     },
-    service::EndSandbox,
+    service::{EndSandbox, NO_TEMPLATE},
 };
 use seawall_api::{AccountId, ErrorKind, account::Account, sandbox::SandboxState};
 
@@ -111,16 +111,26 @@ impl Services {
         Ok(())
     }
 
-    /// Boxes, volumes, versions and rows of every sandbox, also of those that were ended before.
+    /// Boxes, volumes, versions and rows of every sandbox, also of those that were ended before. Versions go when no sandbox is
+    /// left that could share them.
     async fn erase_sandboxes(&self, account: AccountId) -> Result<()> {
-        let how = EndSandbox { sync: false, force: true, volumes: Some(Volumes::Delete) };
+        let mut how =
+            EndSandbox { sync: false, force: true, volumes: Some(Volumes::Delete), delete_versions: false };
         for row in self.rows_of(account, None).await? {
             match self.sandboxes.end(account, row.id, &how).await {
                 Err(error) if error.kind() != ErrorKind::NotFound => return Err(error),
                 _ => {}
             }
         }
+        how.delete_versions = true;
         for row in self.rows_of(account, Some(SandboxState::Terminated)).await? {
+            match self.sandboxes.end(account, row.id, &how).await {
+                // Only its template knew where they are: an operator who deletes templates keeps their buckets.
+                Err(error) if error.code() == NO_TEMPLATE => {
+                    tracing::warn!(sandbox = %row.id, error = %error.chain(), "versions of a deleted account stay in their bucket");
+                }
+                ended => drop(ended?),
+            }
             self.sandboxes.boxes().purge(row.id, Volumes::Delete).await?;
         }
         Ok(())

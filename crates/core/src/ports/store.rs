@@ -24,6 +24,7 @@ mod outbox;
 mod page;
 mod sandboxes;
 mod sessions;
+mod stored;
 mod turns;
 
 pub use accounts::{Accounts, KeyHash};
@@ -36,6 +37,7 @@ pub use outbox::{Delivery, Outbox, OutboxEntry, Task};
 pub use page::{Cursor, MAX_PAGE, Page, Paged};
 pub use sandboxes::{SandboxFilter, SandboxRow, SandboxRows};
 pub use sessions::{Session, SessionScope, Sessions};
+pub use stored::{Stored, StoredPlace};
 pub use turns::{BeginTurn, EndTurn, NewLease, RunningTurn, TurnEvent, Turns};
 
 use jiff::{SignedDuration, Timestamp};
@@ -54,6 +56,7 @@ pub struct Stores {
     pub outbox: Arc<dyn Outbox>,
     pub idempotency: Arc<dyn Idempotency>,
     pub leases: Arc<dyn Leases>,
+    pub stored: Arc<dyn Stored>,
 }
 
 impl Stores {
@@ -70,6 +73,7 @@ impl Stores {
             + Outbox
             + Idempotency
             + Leases
+            + Stored
             + 'static,
     {
         Stores {
@@ -82,7 +86,8 @@ impl Stores {
             hook_runs: store.clone(),
             outbox: store.clone(),
             idempotency: store.clone(),
-            leases: store,
+            leases: store.clone(),
+            stored: store,
         }
     }
 }

@@ -38,6 +38,8 @@ pub struct EndSandbox {
     pub force: bool,
     /// None: they go where the bucket has them.
     pub volumes: Option<Volumes>,
+    /// All versions of its files are deleted too; also of one that was ended before.
+    pub delete_versions: bool,
 }
 
 impl SandboxService {
@@ -198,7 +200,15 @@ impl SandboxService {
             }
             found => found?,
         };
+        // Before anything is ended: where that cannot be done, nothing is.
+        let versions = match how.delete_versions {
+            true => self.deletable(&row).await?,
+            false => None,
+        };
         if row.state == SandboxState::Terminated {
+            if let Some(versions) = versions {
+                self.delete_versions(&row, &versions).await?;
+            }
             return self.get(account, id).await;
         }
         if !how.force {
@@ -211,6 +221,9 @@ impl SandboxService {
             found => found?,
         };
         self.terminate_with(&wanted, how).await?;
+        if let Some(versions) = versions {
+            self.delete_versions(&row, &versions).await?;
+        }
         match self.get(account, id).await {
             // One without a template leaves no record.
             Err(error) if error.kind() == ErrorKind::NotFound => {
@@ -237,7 +250,7 @@ impl SandboxService {
 
     /// With a sync first, unless that is not wanted. Where the sync fails it goes on, unless forced.
     pub async fn terminate(&self, wanted: &Wanted, sync: bool, force: bool) -> Result<()> {
-        self.terminate_with(wanted, &EndSandbox { sync, force, volumes: None }).await
+        self.terminate_with(wanted, &EndSandbox { sync, force, volumes: None, delete_versions: false }).await
     }
 
     async fn terminate_with(&self, wanted: &Wanted, how: &EndSandbox) -> Result<()> {

@@ -16,7 +16,7 @@ use serde_json::{Map, Value};
 use std::sync::Arc;
 
 /// The code of an error: a template that sandboxes were made by is gone.
-pub(super) const NO_TEMPLATE: &str = "no_template";
+pub(crate) const NO_TEMPLATE: &str = "no_template";
 
 impl SandboxService {
     /// Another account's is not there (C7).

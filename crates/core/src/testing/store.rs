@@ -50,6 +50,8 @@ struct State {
     outbox: BTreeMap<u64, Waiting>,
     keys_in_use: BTreeMap<(AccountId, String), InUse>,
     leases: BTreeMap<String, Held>,
+    /// Bytes, and how often they were set.
+    stored: BTreeMap<(AccountId, String), (u64, u64)>,
     /// For outbox entries and receipts.
     last_number: u64,
 }

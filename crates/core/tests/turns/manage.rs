@@ -42,8 +42,9 @@ use std::{
 };
 use tokio::time::sleep;
 
-const END: EndSandbox = EndSandbox { sync: false, force: false, volumes: None };
-const SAVE_AND_END: EndSandbox = EndSandbox { sync: true, force: false, volumes: None };
+const END: EndSandbox = EndSandbox { sync: false, force: false, volumes: None, delete_versions: false };
+const SAVE_AND_END: EndSandbox =
+    EndSandbox { sync: true, force: false, volumes: None, delete_versions: false };
 
 /// As a request that says nothing has it.
 fn new() -> CreateSandbox {

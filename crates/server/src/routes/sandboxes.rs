@@ -140,9 +140,22 @@ struct EndQuery {
     /// `keep` or `delete`. They go where the bucket has them, unless said; one that sandboxes share stays.
     #[param(value_type = Option<String>)]
     volumes: Option<Volumes>,
+    /// `keep` or `delete`: what becomes of all versions of its files. They stay unless said. With `delete` its files are
+    /// saved first only where `sync` says so.
+    #[param(value_type = Option<String>)]
+    versions: Option<Versions>,
 }
 
-/// Ends a sandbox for good. Where its files cannot be saved it stays, unless forced.
+/// What becomes of all versions.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "snake_case")]
+enum Versions {
+    Keep,
+    Delete,
+}
+
+/// Ends a sandbox for good. Where its files cannot be saved it stays, unless forced. With `versions=delete` nothing of its
+/// files stays in the bucket; that can also be asked for after its end.
 #[utoipa::path(delete, path = "/sandboxes/{id}", tag = "sandboxes", operation_id = "delete_sandbox",
     security(("key" = ["run"])),
     params(("id" = String, Path, description = "The sandbox's id"), EndQuery),
@@ -156,10 +169,12 @@ async fn delete(
     Path(id): Path<SandboxId>,
     Query(query): Query<EndQuery>,
 ) -> ApiResult<Json<Sandbox>> {
+    let delete_versions = query.versions == Some(Versions::Delete);
     let how = EndSandbox {
-        sync: query.sync.unwrap_or(true),
+        sync: query.sync.unwrap_or(!delete_versions),
         force: query.force.unwrap_or(false),
         volumes: query.volumes,
+        delete_versions,
     };
     let sandbox = state.services().sandboxes.end(who.account, id, &how).await?;
     tracing::info!(account = %who.account, sandbox = %id, ?how, "sandbox ended");

@@ -9,7 +9,7 @@ use axum::extract::State;
 use seawall_api::{
     SandboxId,
     files::FileName,
-    http::{List, RestoreVersion, SyncFiles, Version},
+    http::{DroppedVersions, List, PruneVersions, RestoreVersion, SyncFiles, Version},
 };
 use seawall_core::{
     Error, Result,
@@ -25,6 +25,8 @@ pub fn router() -> OpenApiRouter<AppState> {
     OpenApiRouter::default()
         .routes(routes!(sync))
         .routes(routes!(versions))
+        .routes(routes!(delete_version))
+        .routes(routes!(prune))
         .routes(routes!(diff))
         .routes(routes!(restore))
 }
@@ -69,6 +71,48 @@ async fn versions(
 ) -> ApiResult<Json<List<Version>>> {
     let items = state.services().sandboxes.versions(who.account, id).await?;
     Ok(Json(List { items, next: None }))
+}
+
+/// Deletes a version, and what no other version has of its files. Also of a sandbox that was ended. The newest stays: it goes
+/// only with all others, when the sandbox is deleted with `versions=delete`.
+#[utoipa::path(delete, path = "/sandboxes/{id}/versions/{version}", tag = "workspaces", operation_id = "delete_version",
+    security(("key" = ["run"])),
+    params(
+        ("id" = String, Path, description = "The sandbox's id"),
+        ("version" = i64, Path, description = "The version, by its name or number"),
+    ),
+    responses(
+        (status = 200, body = DroppedVersions, description = "It is gone."),
+        Problems,
+    ))]
+async fn delete_version(
+    State(state): State<AppState>,
+    Runner(who): Runner,
+    Path((id, version)): Path<(SandboxId, i64)>,
+) -> ApiResult<Json<DroppedVersions>> {
+    let dropped = state.services().sandboxes.delete_version(who.account, id, version).await?;
+    tracing::info!(account = %who.account, sandbox = %id, version, "version deleted");
+    Ok(Json(dropped))
+}
+
+/// Drops old versions, and what only they have. Also of a sandbox that was ended.
+#[utoipa::path(post, path = "/sandboxes/{id}/versions/prune", tag = "workspaces", operation_id = "prune_versions",
+    security(("key" = ["run"])),
+    params(("id" = String, Path, description = "The sandbox's id")),
+    request_body = PruneVersions,
+    responses(
+        (status = 200, body = DroppedVersions),
+        Problems,
+    ))]
+async fn prune(
+    State(state): State<AppState>,
+    Runner(who): Runner,
+    Path(id): Path<SandboxId>,
+    Json(ask): Json<PruneVersions>,
+) -> ApiResult<Json<DroppedVersions>> {
+    let dropped = state.services().sandboxes.prune_versions(who.account, id, &ask).await?;
+    tracing::info!(account = %who.account, sandbox = %id, ?ask, dropped = dropped.dropped.len(), "versions pruned");
+    Ok(Json(dropped))
 }
 
 #[derive(Debug, Deserialize, IntoParams)]

@@ -33,6 +33,7 @@ const MIGRATIONS: &[Migration] = &[
     migration!("0005_hooks"),
     migration!("0006_rounds"),
     migration!("0007_accounts"),
+    migration!("0008_stored"),
 ];
 
 /// What was done.

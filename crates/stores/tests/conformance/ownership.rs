@@ -20,7 +20,7 @@ use std::{collections::BTreeSet, time::Duration};
 cases!("ownership"; c7_no_method_reaches_anothers_rows; c7_every_method_is_accounted_for;);
 
 /// The sources of the ports.
-const SOURCES: [&str; 10] = [
+const SOURCES: &[&str] = &[
     include_str!("../../../core/src/ports/store/accounts.rs"),
     include_str!("../../../core/src/ports/store/conversations.rs"),
     include_str!("../../../core/src/ports/store/hook_runs.rs"),
@@ -30,15 +30,20 @@ const SOURCES: [&str; 10] = [
     include_str!("../../../core/src/ports/store/outbox.rs"),
     include_str!("../../../core/src/ports/store/sandboxes.rs"),
     include_str!("../../../core/src/ports/store/sessions.rs"),
+    include_str!("../../../core/src/ports/store/stored.rs"),
     include_str!("../../../core/src/ports/store/turns.rs"),
 ];
 
 /// Methods of the server itself, and why they need no owner.
-const SERVERS: [(&str, &str); 26] = [
+const SERVERS: &[(&str, &str)] = &[
     ("Accounts::create", "makes the owner"),
     ("Accounts::get", "the account is the row"),
     ("Accounts::list", "for operators, by the scope of their key"),
     ("Accounts::set_settings", "the account is the row"),
+    ("Accounts::set_suspended", "the account is the row"),
+    ("Accounts::begin_deletion", "the account is the row"),
+    ("Accounts::erase", "the account is the row"),
+    ("Accounts::remove", "the account is the row"),
     ("Accounts::find_key", "finds out who the owner is"),
     ("Turns::running", "a server that starts takes up everybody's turns"),
     ("SandboxRows::insert", "the row names its owner"),
@@ -55,6 +60,7 @@ const SERVERS: [(&str, &str); 26] = [
     ("Outbox::done", "by a receipt that only its taker has"),
     ("Outbox::failed", "by a receipt that only its taker has"),
     ("Outbox::waiting", "a count for operators"),
+    ("Stored::all_places", "rounds of the server look after everybody's versions"),
     ("Leases::acquire", "names are the server's"),
     ("Leases::acquire_soon", "names are the server's"),
     ("Leases::renew", "names are the server's"),
@@ -64,12 +70,13 @@ const SERVERS: [(&str, &str); 26] = [
 ];
 
 /// Methods that a stranger tries below.
-const OWNED: [&str; 38] = [
+const OWNED: &[&str] = &[
     "Accounts::keys",
     "Accounts::revoke_key",
     "Accounts::touch_key",
     "Conversations::ensure",
     "Conversations::get",
+    "Conversations::count",
     "Conversations::list",
     "Conversations::set_template",
     "Conversations::link",
@@ -103,6 +110,11 @@ const OWNED: [&str; 38] = [
     "Idempotency::begin",
     "Idempotency::finish",
     "Idempotency::abandon",
+    "Stored::add",
+    "Stored::set",
+    "Stored::total",
+    "Stored::places",
+    "Stored::forget",
 ];
 
 /// `Trait::method` of every source.
@@ -140,7 +152,8 @@ async fn c7_no_method_reaches_anothers_rows(cx: Cx) -> Result<()> {
     turns_and_messages(&cx).await?;
     sandboxes(&cx).await?;
     sessions_and_runs(&cx).await?;
-    idempotency(&cx).await
+    idempotency(&cx).await?;
+    stored(&cx).await
 }
 
 async fn keys(cx: &Cx) -> Result<()> {
@@ -277,6 +290,17 @@ async fn sessions_and_runs(cx: &Cx) -> Result<()> {
     ensure_kind(runs.end(cx.stranger, run.id, &outcome).await, ErrorKind::NotFound)?;
     ensure!(runs.list(cx.stranger, None, &Page::first(9)).await?.items.is_empty());
     ensure!(runs.list(cx.account, None, &Page::first(9)).await?.items == [run]);
+    Ok(())
+}
+
+async fn stored(cx: &Cx) -> Result<()> {
+    let store = &cx.stores.stored;
+    store.add(cx.account, "p", 7).await?;
+    ensure!(store.total(cx.stranger).await? == 0 && store.places(cx.stranger, None, 9).await?.is_empty());
+    store.add(cx.stranger, "p", -7).await?;
+    store.set(cx.stranger, "p", 1).await?;
+    store.forget(cx.stranger, "p").await?;
+    ensure!(store.total(cx.account).await? == 7);
     Ok(())
 }
 

@@ -2,7 +2,7 @@
 
 use super::{
     accounts, conversations, fixture::Store, idempotency, kit::Cx, leases, messages, outbox, ownership,
-    sandboxes, sessions, totals, turns,
+    sandboxes, sessions, stored, totals, turns,
 };
 use anyhow::{Result, anyhow};
 use futures::future::BoxFuture;
@@ -45,6 +45,7 @@ fn all() -> Vec<Case> {
         outbox::cases(),
         idempotency::cases(),
         leases::cases(),
+        stored::cases(),
         ownership::cases(),
     ]
     .into_iter()
