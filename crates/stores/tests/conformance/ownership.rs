@@ -198,6 +198,7 @@ async fn conversations(cx: &Cx) -> Result<()> {
     };
     ensure_kind(store.add_usage(stranger, &used).await, ErrorKind::NotFound)?;
     store.delete(stranger, id).await?;
+    ensure!(store.count(stranger).await? == 0 && store.count(cx.account).await? == 1);
     let all = ConversationFilter::default();
     ensure!(store.list(stranger, &all, &Page::first(9)).await?.items.is_empty());
     ensure!(store.get(cx.account, id).await? == before);
