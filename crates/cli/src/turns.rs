@@ -81,6 +81,7 @@ pub async fn services(app: &App) -> Result<Services> {
             .with_accounts(catalog.clone(), settings.accounts.allow_unlimited_disk);
     let gateway = HttpGateway::new(settings.agents.models.clone()).context("cannot speak to models")?;
     let turns = Turns::new(TurnParts {
+        accounts: catalog.clone(),
         service: service.clone(),
         hooks,
         templates,

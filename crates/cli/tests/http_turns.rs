@@ -27,5 +27,7 @@ mod outages;
 mod owners;
 #[path = "http/streams.rs"]
 mod streams;
+#[path = "http/tokens.rs"]
+mod tokens;
 #[path = "http/turns.rs"]
 mod turns;

@@ -21,7 +21,6 @@ pub(crate) use ledger::suspended;
 pub use ledger::{Admission, Counts, Ledger, LiveBoxes, Mark, Request};
 pub use limit::{AccountLimits, Limit, Machine};
 pub use settings::AccountSettings;
-pub use usage::{day_of, month_of};
 
 use crate::ports::store::Stores;
 use std::sync::Arc;

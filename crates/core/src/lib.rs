@@ -25,10 +25,13 @@ pub mod service;
 pub mod services;
 pub mod steps;
 pub mod templates;
+pub mod tokens;
 pub mod tunnels;
 pub mod turns;
 pub mod workspaces;
 
+#[cfg(feature = "testing")]
+pub mod fuzzing;
 #[cfg(feature = "testing")]
 pub mod testing;
 

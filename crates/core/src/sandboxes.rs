@@ -5,7 +5,7 @@
 
 mod admit;
 mod attend;
-mod check;
+pub(crate) mod check;
 mod disk;
 mod make;
 mod sweep;

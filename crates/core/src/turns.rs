@@ -17,12 +17,12 @@ mod pump;
 mod run;
 mod save;
 
-pub use access::AccountLimits;
 pub use answer::Answer;
 pub use follow::Followed;
 
 use crate::{
     Error, Result,
+    accounts::AccountCatalog,
     delivery::Courier,
     hooks::Hooks,
     ports::{
@@ -32,6 +32,7 @@ use crate::{
     },
     service::{SandboxService, gone},
     templates::{DEFAULT, Template, Templates},
+    tokens::TokenLedger,
 };
 use bytes::Bytes;
 use hold::Held;
@@ -112,6 +113,7 @@ pub struct Turns {
 
 pub(crate) struct Inner {
     parts: TurnParts,
+    ledger: TokenLedger,
     live: Mutex<HashMap<TurnId, Live>>,
 }
 
@@ -125,6 +127,7 @@ impl Deref for Inner {
 
 /// What a service of turns is made from.
 pub struct TurnParts {
+    pub accounts: AccountCatalog,
     pub stores: Stores,
     pub service: SandboxService,
     pub hooks: Hooks,
@@ -165,8 +168,14 @@ impl fmt::Debug for Turns {
 
 impl Turns {
     pub fn new(parts: TurnParts) -> Turns {
-        let inner = Inner { parts, live: Mutex::default() };
+        let ledger = TokenLedger::new(parts.stores.tokens.clone(), parts.clock.clone());
+        let inner = Inner { parts, ledger, live: Mutex::default() };
         Turns { inner: Arc::new(inner) }
+    }
+
+    /// The token budgets of all accounts.
+    pub fn ledger(&self) -> &TokenLedger {
+        &self.inner.ledger
     }
 
     pub fn templates(&self) -> &Templates {

@@ -18,6 +18,8 @@ mod cors;
 mod docs_page;
 mod error;
 mod extract;
+#[cfg(feature = "fuzzing")]
+pub mod fuzzing;
 mod health;
 mod idempotency;
 mod limits;

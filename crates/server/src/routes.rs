@@ -13,6 +13,9 @@ mod turns;
 mod wire;
 mod workspaces;
 
+#[cfg(feature = "fuzzing")]
+pub use {files::ranges, proxy::previews};
+
 use crate::state::AppState;
 use utoipa::openapi::OpenApi;
 use utoipa_axum::router::OpenApiRouter;

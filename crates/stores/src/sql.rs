@@ -20,6 +20,7 @@ mod sessions;
 mod sqlite;
 mod statement;
 mod stored;
+mod tokens;
 mod turns;
 mod value;
 
@@ -83,6 +84,7 @@ pub fn statements() -> Vec<&'static Sql> {
         sandboxes::ALL,
         sessions::ALL,
         stored::ALL,
+        tokens::ALL,
         turns::ALL,
     ]
     .concat()

@@ -24,6 +24,7 @@ mod conformance {
     pub mod sessions;
     pub mod stored;
     pub mod suite;
+    pub mod tokens;
     pub mod totals;
     pub mod turns;
 }

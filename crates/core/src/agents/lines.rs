@@ -152,6 +152,14 @@ pub(super) struct JsonLines<M> {
     meaning: M,
 }
 
+#[cfg(feature = "testing")]
+impl<M: Default> JsonLines<M> {
+    /// Stores parts of lines, and passes lines over, at other lengths than usual.
+    pub fn with_lengths(part: usize, longest: usize) -> JsonLines<M> {
+        JsonLines { lines: Lines { part, longest, ..Lines::default() }, meaning: M::default() }
+    }
+}
+
 impl<M: Meaning> Parser for JsonLines<M> {
     fn replay(&mut self, event: &Event) {
         self.lines.replay(event);

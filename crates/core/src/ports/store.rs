@@ -25,6 +25,7 @@ mod page;
 mod sandboxes;
 mod sessions;
 mod stored;
+mod tokens;
 mod turns;
 
 pub use accounts::{Accounts, KeyHash};
@@ -38,6 +39,7 @@ pub use page::{Cursor, MAX_PAGE, Page, Paged};
 pub use sandboxes::{SandboxFilter, SandboxRow, SandboxRows};
 pub use sessions::{Session, SessionScope, Sessions};
 pub use stored::{Stored, StoredPlace};
+pub use tokens::{Day, TokenCharge, TokenTotals, Tokens, all_tokens};
 pub use turns::{BeginTurn, EndTurn, NewLease, RunningTurn, TurnEvent, Turns};
 
 use jiff::{SignedDuration, Timestamp};
@@ -57,6 +59,7 @@ pub struct Stores {
     pub idempotency: Arc<dyn Idempotency>,
     pub leases: Arc<dyn Leases>,
     pub stored: Arc<dyn Stored>,
+    pub tokens: Arc<dyn Tokens>,
 }
 
 impl Stores {
@@ -74,6 +77,7 @@ impl Stores {
             + Idempotency
             + Leases
             + Stored
+            + Tokens
             + 'static,
     {
         Stores {
@@ -87,7 +91,8 @@ impl Stores {
             outbox: store.clone(),
             idempotency: store.clone(),
             leases: store.clone(),
-            stored: store,
+            stored: store.clone(),
+            tokens: store,
         }
     }
 }

@@ -4,13 +4,14 @@ mod accounts;
 mod conversations;
 mod rows;
 mod server;
+mod tokens;
 
 use super::lock;
 use crate::{
     Error, Result,
     ports::{
         Clock, SystemClock,
-        store::{Cursor, Fence, HookRun, KeyHash, Page, Paged, SandboxRow, Session, Stores, Task},
+        store::{Cursor, Day, Fence, HookRun, KeyHash, Page, Paged, SandboxRow, Session, Stores, Task},
     },
 };
 use bytes::Bytes;
@@ -43,6 +44,8 @@ struct State {
     events: BTreeMap<TurnId, Vec<Bytes>>,
     usage: BTreeMap<TurnId, Usage>,
     hook_usage: BTreeMap<(ConversationId, String), (AccountId, Usage, Timestamp)>,
+    /// By the run of a turn; what has ended is under none.
+    charges: BTreeMap<(AccountId, Day, Option<(TurnId, u64)>), u64>,
     messages: BTreeMap<(AccountId, ConversationId, Timestamp, MessageId), Message>,
     sandboxes: BTreeMap<SandboxId, SandboxRow>,
     sessions: BTreeMap<(AccountId, &'static str, String), Session>,

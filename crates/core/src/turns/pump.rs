@@ -1,12 +1,18 @@
 //! From the agent's output to stored events, and no byte acknowledged before.
 
-use super::{answer::Answer, run::Runner};
+use super::{
+    answer::{Answer, plus},
+    run::Runner,
+};
 use crate::{
     Error, ExecRequest, Result,
     agents::{AgentAsk, AgentCommand, Driver, Parser, SessionPlace},
     exec,
     persist::persist,
-    ports::{gateway::Access, store::Page},
+    ports::{
+        gateway::{Access, Metered},
+        store::Page,
+    },
     templates::PROGRAM_DIR,
     tunnels::{Expose, Serve},
 };
@@ -176,13 +182,15 @@ impl Runner {
     async fn expose(&mut self, port: u16) -> Result<Option<Expose>> {
         let inner = self.turns.inner.clone();
         let ids = (self.conversation.id, self.id(), self.sandbox());
-        let Some(access) = inner.access(self.wanted.account, ids, self.template()).await? else {
+        let counted = self.answer.passed();
+        let Some(access) = inner.access(self.wanted.account, ids, self.template(), counted).await? else {
             return Ok(None);
         };
         let gateway = inner.gateway.clone();
         let gateway = gateway.ok_or_else(|| Error::unavailable("this server speaks to no models"))?;
         let access: Arc<Access> = Arc::new(access);
         self.meter = Some(access.meter.clone());
+        self.tokens = access.models.as_ref().map(|models| models.tokens.clone());
         let serve: Serve = Arc::new(move |connection| {
             let (gateway, access) = (gateway.clone(), access.clone());
             async move { gateway.serve(connection, access).await }.boxed()
@@ -225,14 +233,21 @@ impl Runner {
         Ok(all)
     }
 
-    /// M3: an agent that tells only what its thread used in all is charged what is new.
+    /// M3: an agent that tells only what its thread used in all is charged what is new: beyond the total that an
+    /// earlier turn told, and what turns after that one were charged by the gateway's count, because they were killed.
     pub(super) async fn base(&self) -> Result<Usage> {
+        let mut base = Usage::default();
         if self.answer.thread().is_none() {
-            return Ok(Usage::default());
+            return Ok(base);
         }
         let before = self.before().await?;
-        let same = before.iter().filter(|answer| answer.session == self.answer.session);
-        Ok(same.filter_map(Answer::thread).next().unwrap_or_default())
+        for answer in before.iter().filter(|answer| answer.session == self.answer.session) {
+            match answer.thread() {
+                Some(thread) => return Ok(plus(&thread, &base)),
+                None => base = plus(&base, &answer.passed()),
+            }
+        }
+        Ok(base)
     }
 
     /// After a crash of the server: the agent may still be at it.
@@ -303,10 +318,18 @@ impl Runner {
     ) -> Result<Pumped> {
         process.set_manual_ack(true);
         let mut cancel = Cancel::new(self.turns.live(self.id()).cancel.subscribe());
+        let mut metered = self.meter.as_ref().map(|meter| meter.subscribe());
         let mut acknowledged = process.offset();
         loop {
             let next = tokio::select! {
                 next = process.next() => next,
+                // An agent that prints nothing is counted all the same, also where this server dies.
+                () = changed(&mut metered) => {
+                    if let Some(event) = self.passed() {
+                        self.store(vec![event], self.turn.output_offset).await?;
+                    }
+                    continue;
+                }
                 () = cancel.due() => {
                     cancel.kill(guest, process.id()).await;
                     continue;
@@ -370,7 +393,7 @@ impl Runner {
             }
             false => (outcome.state, outcome.error),
         };
-        events.extend(self.untold(&events));
+        events.extend(self.passed());
         // As a shell has it: 128 and the signal.
         let exit_code = status.code.or(status.signal.map(|signal| 128 + signal));
         events.push(Event::AgentEnded { state, error: error.clone(), exit_code });
@@ -381,13 +404,10 @@ impl Runner {
         Ok(Pumped { state, error })
     }
 
-    /// M3: an agent that was killed told nothing of its last request; the server saw it.
-    fn untold(&self, events: &[Event]) -> Option<Event> {
-        let driver = self.template().driver().ok().filter(|driver| !driver.counts_thread())?;
-        let passed = self.meter.as_ref()?.so_far().usage;
-        let usage = self.answer.untold(events, &passed)?;
-        tracing::info!(turn = %self.id(), agent = driver.name(), ?usage, "used, and not told by the agent");
-        Some(Event::Usage { message: Some("gateway".to_owned()), usage })
+    /// M3: what passed the gateway and is not stored yet.
+    pub(super) fn passed(&self) -> Option<Event> {
+        let usage = self.meter.as_ref()?.so_far().usage;
+        (usage != self.answer.passed()).then_some(Event::GatewayUsage { usage })
     }
 
     /// The wire to the agent is gone for good.
@@ -403,7 +423,7 @@ impl Runner {
         };
         let error = Some(said);
         let ended = Event::AgentEnded { state, error: error.clone(), exit_code: None };
-        let events = self.untold(&[]).into_iter().chain([ended]).collect();
+        let events = self.passed().into_iter().chain([ended]).collect();
         self.store(events, self.turn.output_offset).await?;
         Ok(Pumped { state, error })
     }
@@ -447,6 +467,17 @@ impl Cancel {
         let killed = matches!(timeout(CANCEL, guest.kill(process)).await, Ok(Ok(())));
         tracing::info!(%process, killed, "a turn is cancelled");
         self.again = (!killed).then(|| Instant::now() + KILL_AGAIN);
+    }
+}
+
+/// Ends when more has passed the gateway.
+async fn changed(metered: &mut Option<watch::Receiver<Metered>>) {
+    let alive = match metered {
+        Some(metered) => metered.changed().await.is_ok(),
+        None => false,
+    };
+    if !alive {
+        std::future::pending().await
     }
 }
 

@@ -18,6 +18,7 @@ use crate::{
     },
     service::{Wanted, told},
     templates::{Template, When},
+    tokens::TurnTokens,
 };
 use futures::FutureExt;
 use jiff::Timestamp;
@@ -64,6 +65,8 @@ pub(super) struct Runner {
     telling: Option<JoinHandle<()>>,
     /// What passed to models, as the server saw it.
     pub meter: Option<Arc<Meter>>,
+    /// The turn's part of its account's token budget. `None` where its agent needs no model.
+    pub tokens: Option<TurnTokens>,
 }
 
 /// Who ran the turn.
@@ -193,6 +196,7 @@ impl Turns {
             is_new,
             telling: None,
             meter: None,
+            tokens: None,
         };
         match template {
             Ok(_) => runner.finished().await,
@@ -262,6 +266,7 @@ impl Runner {
         {
             tracing::error!(turn = %self.id(), error = %failed.chain(), "the first events could not be stored");
         }
+        self.settle_tokens().await?;
         self.answer.base = persist(|| self.base()).await?;
         let (state, error) = match self.finish(state, &error).await {
             Ok(()) => (state, error),
@@ -275,6 +280,19 @@ impl Runner {
         }
         self.look_after(self.turns.inner.service.sandboxes.attended()).await;
         self.close(state, error).await
+    }
+
+    /// The agent's port is closed: what its last requests used is counted and stored, however they ended.
+    async fn settle_tokens(&mut self) -> Result<()> {
+        let Some(tokens) = self.tokens.take() else { return Ok(()) };
+        if let Err(error) = tokens.close().await {
+            let (turn, error) = (self.id(), error.chain());
+            tracing::error!(%turn, error, "what was reserved for the turn's requests stays charged");
+        }
+        match self.passed() {
+            Some(event) => self.store(vec![event], self.turn.output_offset).await,
+            None => Ok(()),
+        }
     }
 
     pub(super) fn is_cancelled(&self) -> bool {

@@ -1,6 +1,11 @@
 //! Files of sandboxes: listed, read, written, moved, removed. Paths are as the sandbox's user means them.
 
+#[cfg(feature = "fuzzing")]
+mod fuzzing;
 mod ranges;
+
+#[cfg(feature = "fuzzing")]
+pub use fuzzing::ranges;
 
 use super::exec::guest_error;
 use crate::{

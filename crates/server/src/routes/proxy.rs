@@ -4,6 +4,8 @@
 //! nor tokens nor cookies, and what it sends is kept from acting as the API: see [`headers`].
 
 mod forward;
+#[cfg(feature = "fuzzing")]
+mod fuzzing;
 mod headers;
 
 use crate::{
@@ -24,6 +26,8 @@ use axum::{
     response::Response,
     routing::{MethodRouter, any},
 };
+#[cfg(feature = "fuzzing")]
+pub use fuzzing::previews;
 use headers::{About, TOKEN};
 use seawall_api::{
     AccountId, SandboxId,

@@ -5,7 +5,7 @@ use bytes::Bytes;
 use jiff::Timestamp;
 use seawall_api::{
     AccountId, ConversationId, MessageId, SandboxId, TurnId,
-    conversation::{Conversation, Message, Turn, Usage},
+    conversation::{Conversation, Message, Turn},
 };
 use seawall_core::{
     Error, Result,
@@ -161,10 +161,6 @@ impl TurnStore for Troubled<dyn TurnStore> {
         limit: u32,
     ) -> Result<Vec<TurnEvent>> {
         self.inner.events(account, turn, from, limit).await
-    }
-
-    async fn used_since(&self, account: AccountId, since: Timestamp) -> Result<Usage> {
-        self.inner.used_since(account, since).await
     }
 
     async fn running(&self, page: &Page) -> Result<Paged<RunningTurn>> {

@@ -211,6 +211,7 @@ fn services(
         .with_accounts(catalog.clone(), true);
     let courier = Courier::new(stores.outbox.clone(), stores.messages.clone());
     let turns = Turns::new(TurnParts {
+        accounts: catalog.clone(),
         stores: stores.clone(),
         service: sandboxes.clone(),
         hooks,

@@ -31,9 +31,10 @@ statement! {
         (SELECT name FROM idempotency_keys WHERE account_id = $1 LIMIT $2)"];
     ERASE_SESSIONS: ["DELETE FROM sessions WHERE account_id = $1 AND scope_id IN
         (SELECT scope_id FROM sessions WHERE account_id = $1 LIMIT $2)"];
-    ERASE_HOOK_USAGE: ["DELETE FROM hook_usage WHERE account_id = $1 AND name IN
-        (SELECT name FROM hook_usage WHERE account_id = $1 LIMIT $2)"];
-    ERASE_USAGE: ["DELETE FROM turn_usage WHERE turn_id IN (SELECT turn_id FROM turn_usage WHERE account_id = $1 LIMIT $2)"];
+    ERASE_TOKENS: ["DELETE FROM token_charges WHERE account_id = $1 AND day IN
+        (SELECT day FROM token_charges WHERE account_id = $1 LIMIT $2)"];
+    ERASE_STORED: ["DELETE FROM stored_bytes WHERE account_id = $1 AND place IN
+        (SELECT place FROM stored_bytes WHERE account_id = $1 LIMIT $2)"];
     HAS_SANDBOX: ["SELECT id FROM sandboxes WHERE account_id = $1 AND state <> 'terminated' LIMIT 1"];
     HAS_ENDED: ["SELECT id FROM sandboxes WHERE account_id = $1 AND state = 'terminated' LIMIT 1"];
     HAS_CONVERSATION: ["SELECT id FROM conversations WHERE account_id = $1 LIMIT 1"];
@@ -142,7 +143,7 @@ impl Accounts for SqlStore {
 
     async fn erase(&self, account: AccountId, limit: u32) -> Result<u64> {
         let mut gone = 0;
-        for sql in [ERASE_HOOK_RUNS, ERASE_IDEMPOTENCY, ERASE_SESSIONS, ERASE_HOOK_USAGE, ERASE_USAGE] {
+        for sql in [ERASE_HOOK_RUNS, ERASE_IDEMPOTENCY, ERASE_SESSIONS, ERASE_TOKENS, ERASE_STORED] {
             gone += self.db.run(sql, vec![id(account), Value::from(u64::from(limit))]).await?;
         }
         Ok(gone)

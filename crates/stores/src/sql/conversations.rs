@@ -5,6 +5,7 @@ use super::{
     db::Tx,
     outbox, sandboxes,
     statement::{Sql, statement},
+    tokens,
     value::{Row, Value, id, maybe_id, page_values, values},
 };
 use async_trait::async_trait;
@@ -16,7 +17,8 @@ use seawall_api::{
 use seawall_core::{
     Error, Result,
     ports::store::{
-        ConversationFilter, Conversations, Cursor, HookUsage, NewConversation, Page, Paged, SortBy, Task,
+        ConversationFilter, Conversations, Cursor, Day, HookUsage, NewConversation, Page, Paged, SortBy,
+        Task, all_tokens,
     },
 };
 
@@ -141,6 +143,7 @@ async fn add_usage(tx: &mut Tx, args: &(AccountId, HookUsage)) -> Result<bool> {
     }
     tx.run(ADD_TOTALS, [key, counts].concat()).await?;
     sandboxes::add_usage(tx, *account, used.sandbox_id, &usage).await?;
+    tokens::add(tx, *account, Day::of(used.at), all_tokens(&usage)).await?;
     Ok(true)
 }
 

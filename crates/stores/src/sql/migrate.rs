@@ -34,6 +34,7 @@ const MIGRATIONS: &[Migration] = &[
     migration!("0006_rounds"),
     migration!("0007_accounts"),
     migration!("0008_stored"),
+    migration!("0009_tokens"),
 ];
 
 /// What was done.

@@ -11,8 +11,8 @@ use seawall_api::{
     conversation::{Role, Usage},
 };
 use seawall_core::ports::store::{
-    Begun, ConversationFilter, Direction, HookOutcome, HookRun, HookUsage, NewConversation, Page,
-    SandboxFilter, SandboxRow, Session, SessionScope,
+    Begun, ConversationFilter, Day, Direction, HookOutcome, HookRun, HookUsage, NewConversation, Page,
+    SandboxFilter, SandboxRow, Session, SessionScope, TokenCharge, TokenTotals,
 };
 use serde_json::{Map, json};
 use std::{collections::BTreeSet, time::Duration};
@@ -31,6 +31,7 @@ const SOURCES: &[&str] = &[
     include_str!("../../../core/src/ports/store/sandboxes.rs"),
     include_str!("../../../core/src/ports/store/sessions.rs"),
     include_str!("../../../core/src/ports/store/stored.rs"),
+    include_str!("../../../core/src/ports/store/tokens.rs"),
     include_str!("../../../core/src/ports/store/turns.rs"),
 ];
 
@@ -86,7 +87,7 @@ const OWNED: &[&str] = &[
     "Turns::end",
     "Turns::request_cancel",
     "Turns::save_answer",
-    "Turns::used_since",
+    "Tokens::charge",
     "Turns::get",
     "Turns::list",
     "Turns::append_events",
@@ -228,10 +229,12 @@ async fn turns_and_messages(cx: &Cx) -> Result<()> {
     let mut same = begin(theirs.id);
     (same.id, same.prompt.turn_id) = (turn.id, Some(turn.id));
     ensure_kind(turns.begin(stranger, None, &same).await, ErrorKind::Conflict)?;
-    let (other, long_ago) = (cx.conversation().await?, jiff::Timestamp::UNIX_EPOCH);
-    turns.end(cx.account, None, &end(&cx.turn(other).await?)).await?;
-    ensure!(turns.used_since(stranger, long_ago).await? == Usage::default());
-    ensure!(turns.used_since(cx.account, long_ago).await? != Usage::default());
+    let (tokens, today) = (&cx.stores.tokens, Day::of(now()));
+    let ours = TokenCharge { day: today, turn: turn.id, run: 1, tokens: 9 };
+    tokens.charge(cx.account, &[ours], today).await?;
+    let theirs = TokenCharge { tokens: 5, ..ours };
+    ensure!(tokens.charge(stranger, &[theirs], today).await? == TokenTotals { day: 5, month: 5 });
+    ensure!(tokens.charge(cx.account, &[], today).await? == TokenTotals { day: 9, month: 9 });
     let messages = &cx.stores.messages;
     ensure_kind(messages.get(stranger, id, turn.prompt_id).await, ErrorKind::NotFound)?;
     ensure!(messages.list(stranger, id, Direction::NewestFirst, &Page::first(9)).await?.items.is_empty());

@@ -2,7 +2,7 @@
 
 use super::{
     accounts, conversations, fixture::Store, idempotency, kit::Cx, leases, messages, outbox, ownership,
-    sandboxes, sessions, stored, totals, turns,
+    sandboxes, sessions, stored, tokens, totals, turns,
 };
 use anyhow::{Result, anyhow};
 use futures::future::BoxFuture;
@@ -42,6 +42,7 @@ fn all() -> Vec<Case> {
         messages::cases(),
         sandboxes::cases(),
         sessions::cases(),
+        tokens::cases(),
         outbox::cases(),
         idempotency::cases(),
         leases::cases(),

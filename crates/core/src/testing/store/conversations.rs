@@ -4,9 +4,9 @@ use super::{MemoryStore, State, newest, oldest};
 use crate::{
     Error, Result,
     ports::store::{
-        BeginTurn, ConversationFilter, Conversations, Cursor, Direction, EndTurn, Fence, HookUsage, Messages,
-        NewConversation, Page, Paged, RunningTurn, SandboxRow, SortBy, TurnEvent, Turns, just_after,
-        to_micros,
+        BeginTurn, ConversationFilter, Conversations, Cursor, Day, Direction, EndTurn, Fence, HookUsage,
+        Messages, NewConversation, Page, Paged, RunningTurn, SandboxRow, SortBy, TurnEvent, Turns,
+        all_tokens, just_after, to_micros,
     },
 };
 use async_trait::async_trait;
@@ -166,6 +166,7 @@ impl Conversations for MemoryStore {
         }
         state.hook_usage.insert(key, (account, usage, to_micros(used.at)));
         state.add_to_sandbox(account, used.sandbox_id, &usage);
+        state.charge(account, Day::of(used.at), all_tokens(&usage));
         let conversation = state.conversation(account, used.conversation_id)?;
         conversation.stats = conversation.stats.plus(&usage);
         conversation.updated_at = conversation.updated_at.max(to_micros(used.at));
@@ -273,6 +274,7 @@ impl Turns for MemoryStore {
             turn.ended_at = Some(to_micros(end.ended_at));
             let sandbox = turn.sandbox_id;
             state.usage.insert(end.id, usage);
+            state.close_charges(account, end.id, all_tokens(&usage), Day::of(end.ended_at));
             if let Some(sandbox) = sandbox {
                 state.add_to_sandbox(account, sandbox, &usage);
             }
@@ -356,21 +358,6 @@ impl Turns for MemoryStore {
         let all = (0..).zip(state.events.get(&id).into_iter().flatten());
         let wanted = all.skip_while(|(number, _)| *number < from).take(limit as usize);
         Ok(wanted.map(|(number, data)| TurnEvent { number, data: data.clone() }).collect())
-    }
-
-    async fn used_since(&self, account: AccountId, since: Timestamp) -> Result<Usage> {
-        let state = self.state();
-        let counts = |(owner, turn): &&(AccountId, Turn)| {
-            *owner == account && turn.ended_at.is_some_and(|ended| ended >= to_micros(since))
-        };
-        let by_turns = state.turns.values().filter(counts).filter_map(|(_, turn)| turn.usage);
-        let by_hooks =
-            state.hook_usage.values().filter(|(owner, _, at)| *owner == account && *at >= to_micros(since));
-        Ok(by_turns.chain(by_hooks.map(|(_, usage, _)| *usage)).fold(Usage::default(), |sum, usage| Usage {
-            input_tokens: sum.input_tokens + usage.input_tokens,
-            output_tokens: sum.output_tokens + usage.output_tokens,
-            cache_tokens: sum.cache_tokens + usage.cache_tokens,
-        }))
     }
 
     async fn running(&self, page: &Page) -> Result<Paged<RunningTurn>> {
