@@ -124,6 +124,14 @@ pub trait Parser: Send {
     /// They are the last bytes of stdout; stderr of agents tells nothing that is kept as an event.
     fn unread(&self) -> usize;
 
+    /// How many bytes it holds of a line that has not ended.
+    fn held(&self) -> usize {
+        self.unread()
+    }
+
+    /// Gives up a line that has not ended: there is no room for it.
+    fn pass_over(&mut self, _events: &mut Vec<Event>) {}
+
     /// The process ended. What was half a line is a line now.
     fn finish(&mut self, status: &ExitStatus, events: &mut Vec<Event>) -> Outcome;
 }

@@ -61,6 +61,13 @@ impl Error {
         self.no_effect
     }
 
+    /// A request beyond a number that the service allows: its name, its value, what is in use, and what to do.
+    pub fn limit_reached(name: &str, value: u64, used: u64, advice: &str) -> Self {
+        let message = format!("the limit `{name}` is {value}, in use: {used}; {advice}");
+        let limit = LimitUse { name: name.to_owned(), value: Some(value as f64), used: used as f64 };
+        Error::new(ErrorKind::Denied, message).with_code("limit_reached").with_limit(limit)
+    }
+
     pub fn not_found(message: impl Into<String>) -> Self {
         Error::new(ErrorKind::NotFound, message)
     }
@@ -122,12 +129,23 @@ impl Error {
 
 impl From<Fault> for Error {
     fn from(fault: Fault) -> Self {
-        Error::new(fault.kind, fault.message)
+        Error::new(fault.kind, cut(fault.message))
     }
 }
 
 impl From<seawall_wire::Error> for Error {
     fn from(error: seawall_wire::Error) -> Self {
-        Error::new(error.kind(), error.to_string())
+        Error::new(error.kind(), cut(error.to_string()))
     }
+}
+
+/// What a guest says of a failure may be as long as a frame, and is stored and shown.
+const LONGEST: usize = 4 << 10;
+
+pub(crate) fn cut(mut text: String) -> String {
+    if text.len() > LONGEST {
+        text.truncate(text.floor_char_boundary(LONGEST));
+        text.push('…');
+    }
+    text
 }

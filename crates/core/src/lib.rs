@@ -6,6 +6,7 @@
 
 pub mod accounts;
 pub mod agents;
+pub mod budget;
 pub mod delivery;
 pub mod error;
 pub mod exec;
@@ -23,6 +24,7 @@ pub mod rows;
 pub mod sandboxes;
 pub mod service;
 pub mod services;
+pub mod shares;
 pub mod steps;
 pub mod templates;
 pub mod tokens;

@@ -40,7 +40,7 @@ use std::{
 };
 
 pub(crate) use admit::Purpose;
-pub(crate) use check::{LONGEST_VOLUME, spec as check_spec};
+pub(crate) use check::{LONGEST_VOLUME, spec as check_spec, wishes as check_wishes};
 pub use sweep::Sweep;
 pub use watch::SandboxEvent;
 
@@ -393,7 +393,7 @@ impl Sandboxes {
     }
 
     pub async fn exec(&self, id: SandboxId, request: ExecRequest) -> Result<ExecOutput> {
-        exec::run(&self.guest(id).await?, request).await
+        exec::run(&self.guest(id).await?, request, None).await.map(ExecOutput::from)
     }
 
     /// Starts a process and attaches to it: a command, or a terminal (P6).

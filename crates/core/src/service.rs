@@ -30,6 +30,7 @@ use crate::{
     },
     queues::Queues,
     sandboxes::{Left, NewSandbox},
+    shares::HeavyWork,
     templates::{PROGRAM_DIR, Template, Templates},
     workspaces::{Names, WorkspaceMaker, volumes},
 };
@@ -135,6 +136,8 @@ pub struct SandboxService {
     /// Who makes a sandbox ready, stops or ends it stands in its queue; others wait.
     pub(crate) queues: Queues,
     pub(crate) entrances: Entrances,
+    /// Permits for work of accounts. They are taken before a queue, and never two of one kind.
+    pub(crate) heavy: HeavyWork,
 }
 
 impl fmt::Debug for SandboxService {
@@ -166,7 +169,14 @@ impl SandboxService {
             allow_unlimited_disk: false,
             queues: Queues::default(),
             entrances: Entrances::default(),
+            heavy: HeavyWork::default(),
         }
+    }
+
+    /// How much heavy work accounts may do at the same time.
+    pub fn with_heavy_work(mut self, heavy: HeavyWork) -> SandboxService {
+        self.heavy = heavy;
+        self
     }
 
     /// What turns run in is not stopped or ended without force.
@@ -217,12 +227,14 @@ impl SandboxService {
 
     /// V2: it runs when this returns, with its files, and is this account's. What was ended is made anew.
     pub async fn ensure(&self, wanted: &Wanted) -> Result<Ready> {
+        let _permit = self.heavy.starts.enter(wanted.account).await;
         let _alone = self.queues.wait(wanted.sandbox).await;
         self.ensure_alone(wanted).await
     }
 
     /// As [`SandboxService::ensure`], but what was ended, perhaps just now, stays so.
     async fn ensure_live(&self, wanted: &Wanted) -> Result<Ready> {
+        let _permit = self.heavy.starts.enter(wanted.account).await;
         let _alone = self.queues.wait(wanted.sandbox).await;
         self.live_row(wanted.account, wanted.sandbox).await?;
         self.ensure_alone(wanted).await

@@ -15,7 +15,7 @@ use axum::{
 };
 use futures::FutureExt;
 use seawall_api::{AccountId, ErrorKind, account::LimitUse, http::Problem};
-use seawall_core::{Error, host_paths::redact};
+use seawall_core::{Error, budget::MEMORY_BUDGET, host_paths::redact};
 use std::{any::Any, collections::BTreeMap, panic::AssertUnwindSafe};
 use utoipa::{
     IntoResponses,
@@ -152,7 +152,7 @@ impl ApiError {
         let mut answer = ApiError::new(status, error.code(), detail);
         answer.0.retryable |= error.is_retryable();
         answer.0.limit = error.limit().cloned();
-        if error.had_no_effect() || error.code() == "limit_reached" {
+        if error.had_no_effect() || matches!(error.code(), "limit_reached" | MEMORY_BUDGET) {
             answer.0.effect = Effect::None;
         } else if error.kind() == ErrorKind::Stopped {
             // The sandbox was stopped, perhaps in the midst of the call.
@@ -160,6 +160,7 @@ impl ApiError {
         }
         match status {
             StatusCode::SERVICE_UNAVAILABLE => answer.retry_after(1),
+            StatusCode::TOO_MANY_REQUESTS if error.is_retryable() => answer.retry_after(1),
             _ => answer,
         }
     }
@@ -177,7 +178,7 @@ fn status_of(error: &Error) -> StatusCode {
         return StatusCode::SERVICE_UNAVAILABLE;
     }
     // An account at a limit may ask again once it has ended something.
-    if error.code() == "limit_reached" {
+    if matches!(error.code(), "limit_reached" | MEMORY_BUDGET) {
         return StatusCode::TOO_MANY_REQUESTS;
     }
     match error.kind() {

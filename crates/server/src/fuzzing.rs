@@ -5,9 +5,9 @@
 
 pub use crate::routes::{previews, ranges};
 
-use crate::extract::{PageQuery, list, page};
+use crate::extract::{PageQuery, page};
 use axum::{extract::Query, http::Uri};
-use seawall_core::ports::store::{Cursor, MAX_PAGE, Paged};
+use seawall_core::ports::store::{Cursor, MAX_PAGE};
 
 /// The query of a list: a page that is let through has a size, and its place survives the way to a client and back.
 pub fn queries(data: &[u8]) {
@@ -19,6 +19,6 @@ pub fn queries(data: &[u8]) {
     let Ok(Query(PageQuery { limit, after })) = Query::try_from_uri(&uri) else { return };
     let Ok(page) = page(limit, after.as_deref()) else { return };
     assert!((1..=MAX_PAGE).contains(&page.limit));
-    let told = list(Paged { items: Vec::<u8>::new(), next: page.after });
-    assert_eq!(told.next.and_then(|next| next.parse().ok()), page.after);
+    let told = page.after.map(|after| after.to_string());
+    assert_eq!(told.and_then(|next| next.parse().ok()), page.after);
 }

@@ -15,6 +15,7 @@
 mod audit;
 mod auth;
 mod cors;
+mod counts;
 mod docs_page;
 mod error;
 mod extract;
@@ -22,11 +23,16 @@ mod extract;
 pub mod fuzzing;
 mod health;
 mod idempotency;
+mod in_flight;
+mod kept;
 mod limits;
 mod listen;
+mod lists;
+mod memory;
 mod metrics;
 mod openapi;
 mod options;
+mod origin;
 mod places;
 mod request_id;
 mod routes;
@@ -34,6 +40,7 @@ mod sse;
 mod state;
 mod telemetry;
 
+pub use counts::InFlightLimits;
 pub use idempotency::cut_off;
 pub use openapi::openapi;
 pub use options::{Options, Tls};
@@ -79,6 +86,7 @@ impl Server {
             .method_not_allowed_fallback(error::no_such_method)
             .layer(from_fn(error::know_caller))
             .layer(DefaultBodyLimit::max(state.options().body_limit))
+            .layer(from_fn(limits::in_name))
             .with_state(state.clone());
         // The last is the outermost.
         let replays = Replays::new(state.clone(), routes.clone());

@@ -13,6 +13,7 @@ mod turns;
 mod wire;
 mod workspaces;
 
+pub use proxy::is_https;
 #[cfg(feature = "fuzzing")]
 pub use {files::ranges, proxy::previews};
 

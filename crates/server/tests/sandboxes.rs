@@ -86,7 +86,7 @@ async fn v1_the_same_id_makes_one() {
     assert_eq!(world.get("/sandboxes").await["items"].as_array().unwrap().len(), 1);
     // The same words of somebody else are not the same wish.
     let theirs = refused(&world, "POST", "/sandboxes", &world.theirs, Some(json!({"id": id}))).await;
-    assert_eq!(theirs, (400, "invalid_id".to_owned()));
+    assert_eq!(theirs, (404, "not_found".to_owned()));
 }
 
 #[tokio::test(start_paused = true)]

@@ -6,6 +6,7 @@ mod conversations;
 mod db;
 mod errors;
 pub mod fill;
+mod gate;
 mod heads;
 mod hook_runs;
 mod idempotency;

@@ -17,7 +17,7 @@ use seawall_api::{
     sandbox::{SandboxSpec, SandboxState},
 };
 use seawall_core::ports::store::{
-    BeginTurn, Direction, EndTurn, HookRun, HookUsage, NewConversation, Page, SandboxRow, Session,
+    BeginTurn, Direction, EndTurn, HookRun, HookUsage, KeyLimits, NewConversation, Page, SandboxRow, Session,
     SessionScope, Stores, Task,
 };
 use seawall_stores::{Db, SqlStore, sql};
@@ -74,7 +74,7 @@ async fn write(stores: &Stores) {
         revoked_at: None,
         last_used_at: Some(at(1)),
     };
-    stores.accounts.add_key(&key, &[7; 32]).await.unwrap();
+    stores.accounts.add_key(&key, &[7; 32], &KeyLimits::NONE).await.unwrap();
     let new = NewConversation {
         id: id(10),
         organization_id: Some("org".into()),

@@ -125,6 +125,7 @@ fn ask(args: &ChatArgs, prompt: String) -> TurnAsk {
         organization_id: None,
         template: args.template.clone(),
         wait: args.wait.unwrap_or_default(),
+        withdrawn: None,
     }
 }
 

@@ -59,6 +59,7 @@ pub async fn serve(app: &App, args: &ServeArgs) -> Result<i32> {
     let address = listener.local_addr()?;
     let mut options = app.settings.server.options.clone();
     options.audit = Some(options.audit.unwrap_or_else(|| app.settings.data.join("audit.log")));
+    options.data = Some(app.settings.data.clone());
     let grace = options.grace;
     let scheme = if options.tls.is_some() { "https" } else { "http" };
     let server = Server::new(services.clone(), options)?;

@@ -195,10 +195,10 @@ impl AccountLimits {
             (Limit::SandboxMemoryMb, machine.memory_mb),
             (Limit::SandboxDiskMb, (machine.disk_mb / 4).max(1024)),
             (Limit::SandboxProcesses, 8192),
-            // An eighth of the descriptors for each of the three, so that one account leaves room for others.
-            (Limit::Streams, (open_files / 8).clamp(16, 1024)),
-            (Limit::Waiters, (open_files / 8).clamp(16, 256)),
-            (Limit::Previews, (open_files / 8).clamp(16, 1024)),
+            // A sixteenth of the descriptors for each of the three, so that one account leaves room for others.
+            (Limit::Streams, (open_files / 16).clamp(8, 1024)),
+            (Limit::Waiters, (open_files / 16).clamp(8, 256)),
+            (Limit::Previews, (open_files / 16).clamp(8, 1024)),
         ] {
             limits.set(limit, Some(value));
         }

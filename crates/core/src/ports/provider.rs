@@ -192,6 +192,11 @@ pub trait Provider: Send + Sync {
         Limits::default()
     }
 
+    /// Fails where no box could be made or started now: what makes them does not answer. For those who watch the server.
+    async fn check(&self) -> Result<()> {
+        Ok(())
+    }
+
     /// Whether `create` makes its intent durable before anything else, so that a box is found again by it.
     fn keeps_intent(&self) -> bool {
         false

@@ -28,7 +28,7 @@ mod stored;
 mod tokens;
 mod turns;
 
-pub use accounts::{Accounts, KeyHash};
+pub use accounts::{Accounts, KeyHash, KeyLimits};
 pub use conversations::{ConversationFilter, Conversations, HookUsage, NewConversation, SortBy};
 pub use hook_runs::{DEFAULT_HOOK, HookOutcome, HookRun, HookRuns, WEBHOOK_TO};
 pub use idempotency::{Begun, Idempotency};
@@ -36,7 +36,9 @@ pub use leases::{Fence, Lease, Leases, Takeover};
 pub use messages::{Direction, Messages};
 pub use outbox::{Delivery, Outbox, OutboxEntry, Task};
 pub use page::{Cursor, MAX_PAGE, Page, Paged};
-pub use sandboxes::{SandboxFilter, SandboxRow, SandboxRows};
+pub use sandboxes::{
+    MAX_METADATA, MAX_METADATA_KEYS, SandboxFilter, SandboxRow, SandboxRows, merge_metadata,
+};
 pub use sessions::{Session, SessionScope, Sessions};
 pub use stored::{Stored, StoredPlace};
 pub use tokens::{Day, TokenCharge, TokenTotals, Tokens, all_tokens};

@@ -7,12 +7,14 @@ use super::{
 };
 use crate::{
     Error, ExecOutput, ExecRequest, Result,
+    budget::Reservation,
+    exec::Captured,
     hooks::{Moment, is_own_key},
     ports::{
         Volumes,
         store::{Page, Paged, SandboxFilter, SandboxRow},
     },
-    sandboxes::{Left, NewSandbox},
+    sandboxes::{Left, NewSandbox, check_wishes},
     templates::Template,
 };
 use futures::FutureExt;
@@ -45,10 +47,12 @@ pub struct EndSandbox {
 impl SandboxService {
     /// V1, and H2: cold start runs also for a sandbox without a conversation.
     pub async fn create(&self, account: AccountId, ask: &CreateSandbox) -> Result<Sandbox> {
+        check_wishes(ask)?;
         let id = ask.id.unwrap_or_else(SandboxId::generate);
+        let permit = self.heavy.starts.enter(account).await;
         let alone = self.queues.wait(id).await;
         if let Some(row) = self.rows.find(id).await? {
-            drop(alone);
+            drop((alone, permit));
             return self.made_before(account, row, ask).await;
         }
         let invalid = |error: Error| error.with_code("invalid_config");
@@ -109,8 +113,7 @@ impl SandboxService {
     async fn made_before(&self, account: AccountId, row: SandboxRow, ask: &CreateSandbox) -> Result<Sandbox> {
         let id = row.id;
         if row.account_id != account {
-            let message = format!("the id {id} cannot be used; leave it out, and one is made");
-            return Err(Error::invalid(message).with_code("invalid_id"));
+            return Err(Error::not_found(format!("there is no sandbox {id}")));
         }
         if row.state == SandboxState::Terminated {
             return Err(gone(id));
@@ -134,6 +137,11 @@ impl SandboxService {
         let row = self.row(account, id).await?;
         let info = self.sandboxes.get(id).await?;
         Ok(self.seen(row, info))
+    }
+
+    /// What each row of a page of [`SandboxService::list`] takes in memory.
+    pub async fn sizes(&self, account: AccountId, filter: &SandboxFilter, page: &Page) -> Result<Vec<u64>> {
+        self.rows.sizes(account, filter, page).await
     }
 
     /// Newest first.
@@ -180,6 +188,7 @@ impl SandboxService {
         force: bool,
     ) -> Result<Sandbox> {
         self.live_row(account, id).await?;
+        let _permit = self.heavy.ends.enter(account).await;
         match force {
             true => self.sandboxes.give_up_unsynced(id).await?,
             false => self.refuse_if_busy(account, id).await?,
@@ -190,6 +199,7 @@ impl SandboxService {
 
     /// V2: for good. What was ended before stays so.
     pub async fn end(&self, account: AccountId, id: SandboxId, how: &EndSandbox) -> Result<Sandbox> {
+        let _permit = self.heavy.ends.enter(account).await;
         // One after the other, and not while somebody makes it ready.
         let _alone = self.queues.wait(id).await;
         let row = match self.row(account, id).await {
@@ -349,7 +359,18 @@ impl SandboxService {
     }
 
     pub async fn exec(&self, account: AccountId, id: SandboxId, request: ExecRequest) -> Result<ExecOutput> {
-        let done = crate::exec::run(&self.guest(account, id).await?, request).await;
+        self.exec_captured(account, id, request, None).await.map(ExecOutput::from)
+    }
+
+    /// As [`SandboxService::exec`], with the output as it was gathered. What `room` has no bytes for is counted as truncated.
+    pub async fn exec_captured(
+        &self,
+        account: AccountId,
+        id: SandboxId,
+        request: ExecRequest,
+        room: Option<Reservation>,
+    ) -> Result<Captured> {
+        let done = crate::exec::run(&self.guest(account, id).await?, request, room).await;
         match done {
             // It may have been ended under the command's feet.
             Err(error) => match self.row(account, id).await {

@@ -43,6 +43,7 @@ impl SandboxService {
         self.guest(account, id).await?;
         let row = self.live_row(account, id).await?;
         let (wanted, workspaces) = self.wanted_place(&row).await?;
+        let _permit = self.heavy.files.enter(account).await;
         let synced = workspaces.sync_files(id, options).await;
         let report = synced.map_err(|error| not_synced(id, error))?;
         self.note_synced(&wanted, &workspaces, report.version.as_ref()).await;
@@ -53,12 +54,14 @@ impl SandboxService {
     pub async fn dry_run(&self, account: AccountId, id: SandboxId, options: Options) -> Result<DryRun> {
         self.guest(account, id).await?;
         let row = self.live_row(account, id).await?;
+        let _permit = self.heavy.files.enter(account).await;
         self.place_of(&row).await?.dry_run(id, options).await.map_err(|error| not_synced(id, error))
     }
 
     /// Oldest first; also of a sandbox that was ended.
     pub async fn versions(&self, account: AccountId, id: SandboxId) -> Result<Vec<Version>> {
         let row = self.row(account, id).await?;
+        let _permit = self.heavy.files.enter(account).await;
         let found = self.place_of(&row).await?.versions(id).await?;
         let shown = |version: seawall_sync::versions::VersionInfo| Version {
             version: version.timestamp,
@@ -78,6 +81,7 @@ impl SandboxService {
         to: Option<i64>,
     ) -> Result<Vec<Difference>> {
         let row = self.row(account, id).await?;
+        let _permit = self.heavy.files.enter(account).await;
         self.place_of(&row).await?.diff(id, from, to).await
     }
 
@@ -169,6 +173,7 @@ impl SandboxService {
         };
         let what = Restore { version: ask.version, path: ask.path.as_deref().map(FileName::from), from };
         let (wanted, workspaces) = self.wanted_place(&row).await?;
+        let _permit = self.heavy.files.enter(account).await;
         let restored = workspaces.restore(id, &what, Arc::new(Silent)).await;
         let restored = restored.map_err(|error| not_synced(id, error))?;
         self.note_synced(&wanted, &workspaces, restored.report.version.as_ref()).await;

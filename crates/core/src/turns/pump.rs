@@ -39,8 +39,9 @@ pub(super) struct Pumped {
     pub error: Option<String>,
 }
 
-/// Events of one write.
+/// Events of one write, and bytes of output that they come from.
 const BATCH: usize = 256;
+const BATCH_BYTES: u64 = 256 << 10;
 /// Where Codex keeps its sessions: a folder for the year, the month, the day.
 const SESSION_DEPTH: u32 = 5;
 const SESSION_PAGE: u32 = 500;
@@ -227,7 +228,7 @@ impl Runner {
         let mut all = Vec::new();
         for turn in found.items {
             if turn.number < self.turn.number && turn.template.as_ref() == Some(name) {
-                all.push(turns.folded(account, turn.id).await?);
+                all.push(turns.folded_briefly(account, turn.id).await?);
             }
         }
         Ok(all)
@@ -297,8 +298,7 @@ impl Runner {
     async fn replay(&self, parser: &mut dyn Parser) -> Result<()> {
         let mut followed = 0;
         loop {
-            let store = &self.turns.inner.stores.turns;
-            let events = store.events(self.wanted.account, self.id(), followed, 1000).await?;
+            let events = self.turns.some_events(self.wanted.account, self.id(), followed, None).await?;
             let Some(last) = events.last() else { return Ok(()) };
             followed = last.number + 1;
             for event in &events {
@@ -335,18 +335,21 @@ impl Runner {
                     continue;
                 }
             };
-            let mut events = Vec::new();
+            let (mut events, begun) = (Vec::new(), process.offset());
             let mut ended = match next {
                 Ok(output) => take(&mut *parser, output, &mut events),
                 Err(error) => return self.lost(error).await,
             };
             // What is there already goes into the same write.
-            while ended.is_none() && events.len() < BATCH {
+            while ended.is_none() && events.len() < BATCH && process.offset() - begun < BATCH_BYTES {
                 let Some(Ok(output)) = process.next().now_or_never() else { break };
                 ended = take(&mut *parser, output, &mut events);
             }
             if let Some(status) = ended {
                 return self.ended(&status, parser, events, cancel.asked, process).await;
+            }
+            if !self.room.holds(parser.held()) {
+                parser.pass_over(&mut events);
             }
             // What is before it is in events, or was stderr, which no event tells.
             let offset = process.offset().saturating_sub(parser.unread() as u64);

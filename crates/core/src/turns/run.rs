@@ -6,6 +6,7 @@ use super::{
     encoded, first_event,
     hold::{Found, Held, LEASE},
     pump::Pumped,
+    room::{Room, Stores},
     save::pushed_event,
 };
 use crate::{
@@ -20,6 +21,7 @@ use crate::{
     templates::{Template, When},
     tokens::TurnTokens,
 };
+use bytes::Bytes;
 use futures::FutureExt;
 use jiff::Timestamp;
 use seawall_api::{
@@ -54,6 +56,7 @@ pub(super) struct Runner {
     pub conversation: Conversation,
     pub prompt: String,
     pub answer: Answer,
+    pub room: Room,
     /// How many events are stored.
     pub stored: u64,
     /// Events that are stored with the next ones.
@@ -123,7 +126,8 @@ impl Turns {
         let is_new = known.is_some();
         let found = match known {
             Some((conversation, prompt)) => {
-                Some(Found { turn, conversation, answer: Answer::default(), prompt })
+                let room = self.room(account);
+                Some(Found { turn, conversation, answer: Answer::default(), room, prompt })
             }
             None => persist(|| self.found(account, turn.id)).await?,
         };
@@ -159,7 +163,7 @@ impl Turns {
 
     /// To its end.
     async fn runner(&self, account: AccountId, found: Found, fence: Fence, is_new: bool) -> Result<()> {
-        let Found { turn, conversation, answer, prompt } = found;
+        let Found { turn, conversation, answer, room, prompt } = found;
         let sandbox = turn.sandbox_id.ok_or_else(|| Error::internal("a turn without a sandbox"))?;
         let template = self.inner.templates.get(turn.template.as_deref().unwrap_or_default()).cloned();
         let wanted = Wanted {
@@ -190,6 +194,7 @@ impl Turns {
             conversation,
             prompt,
             answer,
+            room,
             stored,
             early,
             fence,
@@ -401,7 +406,7 @@ impl Runner {
     /// Stores events, however long the database takes: nobody sees one that is not stored, and the agent waits.
     pub async fn store(&mut self, events: Vec<Event>, output_offset: u64) -> Result<()> {
         let events: Vec<Event> = self.early.iter().cloned().chain(events).collect();
-        let encoded = events.iter().map(encoded).collect::<Result<Vec<_>>>()?;
+        let (events, encoded) = self.admitted(events)?;
         let turns = self.turns.clone();
         let store = &turns.inner.stores.turns;
         let (account, id, first) = (self.wanted.account, self.id(), self.stored);
@@ -409,9 +414,28 @@ impl Runner {
             .await?;
         self.early.clear();
         self.stored += encoded.len() as u64;
-        events.iter().for_each(|event| self.answer.apply(event));
+        events.iter().for_each(|event| self.room.fold(&mut self.answer, event));
         turns.live(id).stored(first, &encoded);
         Ok(())
+    }
+
+    /// Those that may be stored, and as they are stored.
+    fn admitted(&mut self, events: Vec<Event>) -> Result<(Vec<Event>, Vec<Bytes>)> {
+        let (mut admitted, mut bytes) = (Vec::with_capacity(events.len()), Vec::with_capacity(events.len()));
+        for event in events {
+            let data = encoded(&event)?;
+            let (event, data) = match self.room.stores(&event, data.len()) {
+                Stores::It => (event, data),
+                Stores::Instead(notice) => {
+                    let data = encoded(&notice)?;
+                    (notice, data)
+                }
+                Stores::Nothing => continue,
+            };
+            admitted.push(event);
+            bytes.push(data);
+        }
+        Ok((admitted, bytes))
     }
 
     /// H6: always, after success, error and hang-up.
@@ -507,6 +531,7 @@ impl Runner {
             total_cache_tokens = stats.total_cache_tokens, messages = stats.messages_exchanged, "turn ended"
         );
         self.turns.live(self.id()).ended(self.stored + 1);
+        self.turns.inner.lanes.ended(self.conversation.id, Some(self.sandbox()));
         Ok(())
     }
 }

@@ -384,6 +384,10 @@ impl Provider for NativeProvider {
         true
     }
 
+    async fn check(&self) -> Result<()> {
+        self.inner.launcher.check().await
+    }
+
     async fn create(&self, id: SandboxId, spec: &SandboxSpec, account: AccountId) -> Result<BoxInfo> {
         self.check_spec(spec)?;
         self.warn_of_missing_limits();

@@ -5,6 +5,7 @@ use crate::{
     error::{ApiError, ApiResult, Problems},
     extract::{self, Admin, Json, OptionalJson, PageQuery, Path, Query, Reader},
     idempotency::Secret,
+    lists,
     state::AppState,
 };
 use axum::{
@@ -18,7 +19,7 @@ use seawall_api::{
     account::{Account, AccountUsage, ApiKey},
     http::{CreateAccount, CreateKey, List, NewKey, RotateKey, SetSettings},
 };
-use seawall_core::{accounts::AccountSettings, keys::Identity};
+use seawall_core::{accounts::AccountSettings, keys::Identity, ports::store::Paged};
 use serde::Deserialize;
 use serde_json::{Map, Value};
 use std::time::Duration;
@@ -28,6 +29,8 @@ use utoipa_axum::{router::OpenApiRouter, routes};
 const MAX_NAME: usize = 200;
 const AUDIT: usize = 100;
 const MAX_AUDIT: usize = 1000;
+/// What all keys of an account take.
+const KEYS: u64 = 1 << 20;
 
 pub fn router() -> OpenApiRouter<AppState> {
     OpenApiRouter::default()
@@ -123,8 +126,9 @@ async fn settle(
         (status = 200, body = List<ApiKey>),
         Problems,
     ))]
-async fn list_keys(State(state): State<AppState>, Admin(who): Admin) -> ApiResult<Json<List<ApiKey>>> {
-    Ok(Json(List { items: state.services().keys.list(who.account).await?, next: None }))
+async fn list_keys(State(state): State<AppState>, Admin(who): Admin) -> ApiResult<Response> {
+    let fetch = async { Ok(List { items: state.services().keys.list(who.account).await?, next: None }) };
+    lists::value(&state, who.account, KEYS, fetch).await
 }
 
 /// A new key. Its secret is in the answer, this once.
@@ -209,10 +213,11 @@ async fn list_accounts(
     State(state): State<AppState>,
     Admin(who): Admin,
     Query(query): Query<PageQuery>,
-) -> ApiResult<Json<List<Account>>> {
+) -> ApiResult<Response> {
     operator(&who)?;
     let page = extract::page(query.limit, query.after.as_deref())?;
-    Ok(Json(extract::list(state.services().stores.accounts.list(&page).await?)))
+    let fetch = state.services().stores.accounts.list(&page);
+    lists::list(&state, who.account, page.limit as usize, fetch).await
 }
 
 /// A new account, without a key. For operators.
@@ -364,10 +369,11 @@ async fn list_audit(
     State(state): State<AppState>,
     Admin(who): Admin,
     Query(query): Query<AuditQuery>,
-) -> ApiResult<Json<List<AuditEntry>>> {
+) -> ApiResult<Response> {
     let limit = query.limit.unwrap_or(AUDIT);
     if !(1..=MAX_AUDIT).contains(&limit) {
         return Err(ApiError::invalid("invalid_query", format!("`limit` is 1 to {MAX_AUDIT}")));
     }
-    Ok(Json(List { items: state.audit().last(who.account, limit).await?, next: None }))
+    let fetch = async { Ok(Paged { items: state.audit().last(who.account, limit).await?, next: None }) };
+    lists::list(&state, who.account, limit, fetch).await
 }

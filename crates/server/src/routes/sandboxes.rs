@@ -3,9 +3,11 @@
 use crate::{
     error::{ApiError, ApiResult, Problems},
     extract::{self, Json, OptionalJson, PageQuery, Path, Query, Reader, Runner},
+    lists,
     state::AppState,
 };
-use axum::{extract::State, http::StatusCode};
+use axum::{extract::State, http::StatusCode, response::Response};
+use futures::FutureExt;
 use seawall_api::{
     SandboxId,
     hook::HookRun,
@@ -13,7 +15,10 @@ use seawall_api::{
     sandbox::{Sandbox, SandboxState},
 };
 use seawall_core::{
-    ports::{Volumes, store::SandboxFilter},
+    ports::{
+        Volumes,
+        store::{Page, Paged, SandboxFilter},
+    },
     sandboxes::MAX_GRACE,
     service::EndSandbox,
 };
@@ -21,6 +26,9 @@ use serde::Deserialize;
 use std::time::Duration;
 use utoipa::IntoParams;
 use utoipa_axum::{router::OpenApiRouter, routes};
+
+/// What a guest's list of processes may take: a frame, parsed and written again.
+pub(super) const PROCESSES: u64 = 4 << 20;
 
 pub fn router() -> OpenApiRouter<AppState> {
     OpenApiRouter::default()
@@ -59,11 +67,13 @@ async fn list(
     State(state): State<AppState>,
     Reader(who): Reader,
     Query(query): Query<ListQuery>,
-) -> ApiResult<Json<List<Sandbox>>> {
+) -> ApiResult<Response> {
     let page = extract::page(query.limit, query.after.as_deref())?;
     let filter = SandboxFilter { name: query.name, state: query.state };
-    let found = state.services().sandboxes.list(who.account, &filter, &page).await?;
-    Ok(Json(extract::list(found)))
+    let (sandboxes, account, filter) = (&state.services().sandboxes, who.account, &filter);
+    let sizes = |page: Page| async move { sandboxes.sizes(account, filter, &page).await }.boxed();
+    let fetch = |page: Page| async move { sandboxes.list(account, filter, &page).await }.boxed();
+    lists::gather(&state, who.account, page, sizes, fetch).await
 }
 
 /// Makes a sandbox, and starts it unless told otherwise. With an id of the caller's own, asking twice makes one.
@@ -232,8 +242,9 @@ async fn metrics(
     State(state): State<AppState>,
     Reader(who): Reader,
     Path(id): Path<SandboxId>,
-) -> ApiResult<Json<SandboxMetrics>> {
-    Ok(Json(state.services().sandboxes.metrics(who.account, id).await?))
+) -> ApiResult<Response> {
+    let fetch = state.services().sandboxes.metrics(who.account, id);
+    lists::value(&state, who.account, PROCESSES, fetch).await
 }
 
 /// Lists the runs of hooks in a sandbox, the newest first: which failed, and why. Also of a sandbox that was ended.
@@ -249,14 +260,17 @@ async fn hooks(
     Reader(who): Reader,
     Path(id): Path<SandboxId>,
     Query(query): Query<PageQuery>,
-) -> ApiResult<Json<List<HookRun>>> {
+) -> ApiResult<Response> {
     let services = state.services();
     let page = extract::page(query.limit, query.after.as_deref())?;
-    let found = services.stores.hook_runs.list(who.account, Some(id), &page).await?;
-    let List { items, next } = extract::list(found);
-    if items.is_empty() {
-        // Of one that could not be made nothing is left but its runs.
-        services.sandboxes.get(who.account, id).await?;
-    }
-    Ok(Json(List { items: items.into_iter().map(|run| run.told_to(who.account)).collect(), next }))
+    let fetch = async {
+        let found = services.stores.hook_runs.list(who.account, Some(id), &page).await?;
+        if found.items.is_empty() {
+            // Of one that could not be made nothing is left but its runs.
+            services.sandboxes.get(who.account, id).await?;
+        }
+        let items = found.items.into_iter().map(|run| run.told_to(who.account)).collect();
+        Ok(Paged { items, next: found.next })
+    };
+    lists::list(&state, who.account, page.limit as usize, fetch).await
 }

@@ -34,7 +34,7 @@ use seawall_core::{
     rows::RowRecords,
     service::SandboxService,
     templates::{SyncPart, Template, Templates},
-    testing::{MemoryClaims, MemoryStore, OneBucket, TokioClock},
+    testing::{Faults, FaultyProvider, MemoryClaims, MemoryStore, OneBucket, TokioClock},
     turns::TurnParts,
     workspaces::{WorkspaceMaker, WorkspaceSettings},
 };
@@ -66,6 +66,8 @@ pub struct Setup {
     pub delete_terminates_sandbox: bool,
     /// Of every account but `local`, where its settings say nothing.
     pub limits: AccountLimits,
+    /// What goes wrong with the provider. None: it is the mock itself.
+    pub faults: Option<Faults>,
 }
 
 pub struct World {
@@ -133,6 +135,13 @@ impl World {
         secret(&self.services, self.other, ALL).await
     }
 
+    /// The secret of a key of a new account, which is neither A nor B.
+    pub async fn tenant(&self) -> (AccountId, String) {
+        let (id, settings, created_at) = (AccountId::generate(), Map::new(), self.services.clock.now());
+        self.stores.accounts.create(&Account::new(id, id.to_string(), settings, created_at)).await.unwrap();
+        (id, secret(&self.services, id, ALL).await)
+    }
+
     /// An empty key is none.
     pub async fn request(&self, method: &str, path: &str, key: &str, body: Option<Value>) -> Response {
         self.send(ask(method, path, key), body).await
@@ -195,7 +204,10 @@ fn services(
 ) -> (Services, Courier) {
     let claims: Arc<dyn Claims> = Arc::new(MemoryClaims::default());
     let records = RowRecords::new(stores.sandboxes.clone(), claims.clone(), Some("one".to_owned()));
-    let provider: Arc<dyn Provider> = Arc::new(mock.clone());
+    let mut provider: Arc<dyn Provider> = Arc::new(mock.clone());
+    if let Some(faults) = &setup.faults {
+        provider = Arc::new(FaultyProvider::with(provider, faults.clone()));
+    }
     let providers = Providers::new("mock", vec![provider]).unwrap();
     let catalog = AccountCatalog::new(stores.accounts.clone(), setup.limits);
     let stores = accounts::limited(stores, &catalog);
@@ -208,6 +220,7 @@ fn services(
     let rows = stores.sandboxes.clone();
     let sandboxes = SandboxService::new(boxes, maker, hooks.clone(), rows, clock.clone())
         .with_templates(templates.clone(), stores.conversations.clone())
+        .with_turns(stores.turns.clone())
         .with_accounts(catalog.clone(), true);
     let courier = Courier::new(stores.outbox.clone(), stores.messages.clone());
     let turns = Turns::new(TurnParts {
@@ -258,6 +271,13 @@ async fn secret(services: &Services, account: AccountId, scopes: &[KeyScope]) ->
 pub fn ask(method: &str, path: &str, key: &str) -> Builder {
     let request = Request::builder().method(method).uri(path);
     if key.is_empty() { request } else { request.header(AUTHORIZATION, format!("Bearer {key}")) }
+}
+
+/// What another task of the runtime needs some turns for.
+pub async fn settle() {
+    for _ in 0..200 {
+        tokio::task::yield_now().await;
+    }
 }
 
 pub async fn text(response: Response) -> String {

@@ -56,6 +56,8 @@ statement! {
         ORDER BY created_at, id LIMIT $3"];
     RUNNING_IN: ["SELECT id FROM turns WHERE account_id = $1 AND sandbox_id = $2 AND state = 'running'"];
     BOOT: ["SELECT boot FROM turns WHERE id = $2 AND account_id = $1"];
+    EVENT_SIZES: ["SELECT CAST(OCTET_LENGTH(e.data) AS BIGINT) FROM turn_events e WHERE e.turn_id = $2 AND e.number >= $3
+        AND EXISTS (SELECT 1 FROM turns t WHERE t.id = $2 AND t.account_id = $1) ORDER BY e.number LIMIT $4"];
 }
 
 fn turn(row: &Row) -> Result<Turn> {
@@ -361,6 +363,11 @@ impl Turns for SqlStore {
         let args = self.args(account, fence, (turn, first, events.to_vec(), output_offset));
         // Waiting for the disk would hold up each word of an answer. The end of the turn brings them there.
         self.db.write_lazily(args, |tx, args| Box::pin(append_events(tx, args))).await
+    }
+
+    async fn event_sizes(&self, account: AccountId, turn: TurnId, from: u64, limit: u32) -> Result<Vec<u64>> {
+        let values = vec![id(account), id(turn), Value::from(from), Value::from(limit)];
+        self.db.rows(EVENT_SIZES, values).await?.iter().map(|row| row.count(0)).collect()
     }
 
     async fn events(

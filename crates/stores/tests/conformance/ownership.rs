@@ -11,8 +11,8 @@ use seawall_api::{
     conversation::{Role, Usage},
 };
 use seawall_core::ports::store::{
-    Begun, ConversationFilter, Day, Direction, HookOutcome, HookRun, HookUsage, NewConversation, Page,
-    SandboxFilter, SandboxRow, Session, SessionScope, TokenCharge, TokenTotals,
+    Begun, ConversationFilter, Day, Direction, HookOutcome, HookRun, HookUsage, KeyLimits, NewConversation,
+    Page, SandboxFilter, SandboxRow, Session, SessionScope, TokenCharge, TokenTotals,
 };
 use serde_json::{Map, json};
 use std::{collections::BTreeSet, time::Duration};
@@ -46,6 +46,7 @@ const SERVERS: &[(&str, &str)] = &[
     ("Accounts::erase", "the account is the row"),
     ("Accounts::remove", "the account is the row"),
     ("Accounts::find_key", "finds out who the owner is"),
+    ("Accounts::good_keys", "ends what keys have open, whoever's they are, and shows nothing of them"),
     ("Turns::running", "a server that starts takes up everybody's turns"),
     ("SandboxRows::insert", "the row names its owner"),
     ("SandboxRows::insert_soon", "the row names its owner"),
@@ -91,12 +92,16 @@ const OWNED: &[&str] = &[
     "Turns::get",
     "Turns::list",
     "Turns::append_events",
+    "Turns::event_sizes",
     "Turns::events",
     "Messages::put",
     "Messages::get",
+    "Messages::size",
+    "Messages::sizes",
     "Messages::list",
     "Messages::delete_all",
     "SandboxRows::get",
+    "SandboxRows::sizes",
     "SandboxRows::list",
     "SandboxRows::update",
     "SandboxRows::merge_metadata",
@@ -116,6 +121,7 @@ const OWNED: &[&str] = &[
     "Stored::total",
     "Stored::places",
     "Stored::forget",
+    "Idempotency::kept",
 ];
 
 /// `Trait::method` of every source.
@@ -170,7 +176,7 @@ async fn keys(cx: &Cx) -> Result<()> {
         last_used_at: None,
     };
     let store = &cx.stores.accounts;
-    store.add_key(&key, &[3; 32]).await?;
+    store.add_key(&key, &[3; 32], &KeyLimits::NONE).await?;
     ensure!(store.keys(cx.stranger).await?.is_empty());
     ensure_kind(store.revoke_key(cx.stranger, key.id, now()).await, ErrorKind::NotFound)?;
     ensure_kind(store.touch_key(cx.stranger, key.id, now()).await, ErrorKind::NotFound)?;
@@ -222,6 +228,7 @@ async fn turns_and_messages(cx: &Cx) -> Result<()> {
     ensure_kind(appended, ErrorKind::NotFound)?;
     turns.append_events(cx.account, None, turn.id, 0, &["ours".into()], 1).await?;
     ensure_kind(turns.events(stranger, turn.id, 0, 9).await, ErrorKind::NotFound)?;
+    ensure!(turns.event_sizes(stranger, turn.id, 0, 9).await.unwrap_or_default().is_empty());
     ensure!(turns.list(stranger, id, &Page::first(9)).await?.items.is_empty());
     // A turn of a stranger's own, under the id of ours.
     let theirs = conversation();
@@ -237,6 +244,8 @@ async fn turns_and_messages(cx: &Cx) -> Result<()> {
     ensure!(tokens.charge(cx.account, &[], today).await? == TokenTotals { day: 9, month: 9 });
     let messages = &cx.stores.messages;
     ensure_kind(messages.get(stranger, id, turn.prompt_id).await, ErrorKind::NotFound)?;
+    ensure_kind(messages.size(stranger, id, turn.prompt_id).await, ErrorKind::NotFound)?;
+    ensure!(messages.sizes(stranger, id, Direction::NewestFirst, &Page::first(9)).await?.is_empty());
     ensure!(messages.list(stranger, id, Direction::NewestFirst, &Page::first(9)).await?.items.is_empty());
     messages.put(stranger, &[answer]).await?;
     messages.delete_all(stranger, id).await?;
@@ -256,6 +265,7 @@ async fn sandboxes(cx: &Cx) -> Result<()> {
     ensure_kind(store.touch(stranger, row.id, now()).await, ErrorKind::NotFound)?;
     store.remove(stranger, row.id).await?;
     ensure!(store.list(stranger, &SandboxFilter::default(), &Page::first(9)).await?.items.is_empty());
+    ensure!(store.sizes(stranger, &SandboxFilter::default(), &Page::first(9)).await?.is_empty());
     ensure!(store.get(cx.account, row.id).await? == row);
     Ok(())
 }
@@ -315,6 +325,7 @@ async fn idempotency(cx: &Cx) -> Result<()> {
     };
     let theirs = store.begin(cx.stranger, "k", &[2; 32], long, long).await?;
     ensure!(matches!(theirs, Begun::New { .. }));
+    ensure!(store.kept(cx.stranger).await? == (1, 0));
     ensure_kind(store.finish(cx.stranger, "k", receipt, b"theirs").await, ErrorKind::Conflict)?;
     store.abandon(cx.stranger, "k", receipt).await?;
     ensure!(store.begin(cx.account, "k", &[1; 32], long, long).await? == Begun::Running);

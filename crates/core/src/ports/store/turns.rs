@@ -110,6 +110,10 @@ pub trait Turns: Send + Sync {
         output_offset: u64,
     ) -> Result<()>;
 
+    /// The sizes of the events from a number on, in bytes, at most `limit` of them: for who has to know that before they are
+    /// read.
+    async fn event_sizes(&self, account: AccountId, turn: TurnId, from: u64, limit: u32) -> Result<Vec<u64>>;
+
     /// In order, from a number on, at most `limit` of them.
     async fn events(&self, account: AccountId, turn: TurnId, from: u64, limit: u32)
     -> Result<Vec<TurnEvent>>;

@@ -352,6 +352,11 @@ impl Turns for MemoryStore {
         Ok(())
     }
 
+    async fn event_sizes(&self, account: AccountId, id: TurnId, from: u64, limit: u32) -> Result<Vec<u64>> {
+        let events = Turns::events(self, account, id, from, limit).await?;
+        Ok(events.iter().map(|event| event.data.len() as u64).collect())
+    }
+
     async fn events(&self, account: AccountId, id: TurnId, from: u64, limit: u32) -> Result<Vec<TurnEvent>> {
         let mut state = self.state();
         state.turn(account, id)?;
@@ -388,6 +393,10 @@ impl Turns for MemoryStore {
     }
 }
 
+fn size(message: &Message) -> u64 {
+    serde_json::to_string(message).map_or(0, |text| text.len() as u64)
+}
+
 #[async_trait]
 impl Messages for MemoryStore {
     async fn put(&self, account: AccountId, messages: &[Message]) -> Result<()> {
@@ -402,6 +411,21 @@ impl Messages for MemoryStore {
             state.messages.iter().find(|((a, c, _, m), _)| (*a, *c, *m) == (account, conversation, id));
         let none = || Error::not_found(format!("there is no message {id}"));
         found.map(|(_, message)| message.clone()).ok_or_else(none)
+    }
+
+    async fn size(&self, account: AccountId, conversation: ConversationId, id: MessageId) -> Result<u64> {
+        Ok(size(&Messages::get(self, account, conversation, id).await?))
+    }
+
+    async fn sizes(
+        &self,
+        account: AccountId,
+        conversation: ConversationId,
+        direction: Direction,
+        page: &Page,
+    ) -> Result<Vec<u64>> {
+        let found = Messages::list(self, account, conversation, direction, page).await?;
+        Ok(found.items.iter().map(size).collect())
     }
 
     async fn list(

@@ -33,7 +33,7 @@ pub fn previews(data: &[u8]) {
         }
     }
     let _ = headers::is_websocket(&sent);
-    if let Some(token) = headers::cookie(&sent, about.port) {
+    for token in headers::cookies(&sent, about.port).unwrap_or_default() {
         assert!(!token.contains(';'));
     }
     to_program(&headers::to_program(sent.clone(), &about), &about);
