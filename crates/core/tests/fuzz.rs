@@ -1,5 +1,7 @@
 //! The kept corpora of this crate's fuzz targets, and some thousand inputs beside them.
 
+#![allow(clippy::unwrap_used, clippy::expect_used)] // What the targets share is for tests alone.
+
 #[path = "../../../fuzz/replay.rs"]
 mod replay;
 
