@@ -63,7 +63,7 @@ struct Count {
     objects: HashMap<String, u64>,
     /// Objects of which it is not known whether they are there: the call failed.
     unsure: HashSet<String>,
-    /// How often the place was listed when it was counted last. None before.
+    /// How often the place was listed when it was counted last. None where nothing is to be settled.
     listings: Option<u64>,
 }
 
@@ -115,10 +115,11 @@ impl Meter {
         Ok(())
     }
 
-    async fn give_back(&self, count: &Count, credit: u64) -> Result<()> {
-        if credit > 0 && Some(self.add(credit, true).await?) != count.listings {
+    /// Takes back what was counted and not needed.
+    async fn give_back(&self, credit: u64, used: u64, listings: u64) -> Result<()> {
+        if self.add(credit, true).await? != listings {
             // It was not in the count any more, and what was stored may not be either.
-            self.add(credit + count.used(), false).await?;
+            self.add(credit + used, false).await?;
         }
         Ok(())
     }
@@ -147,14 +148,12 @@ impl Metered {
     /// anybody counted is counted once.
     pub async fn settle(&self) -> Result<()> {
         let mut count = self.meter.count.lock().await;
-        let Some(before) = count.listings else { return Ok(()) };
-        if before == 0 {
-            count.credit = 0;
-            drop(count);
-            return self.recount().await.map(drop);
+        let Some(listings) = count.listings.take() else { return Ok(()) };
+        let (credit, used) = (std::mem::take(&mut count.credit), count.used());
+        match listings {
+            0 => self.recount().await.map(drop),
+            _ => self.meter.give_back(credit, used, listings).await,
         }
-        let credit = std::mem::take(&mut count.credit);
-        self.meter.give_back(&count, credit).await
     }
 
     /// Counts what is there.
@@ -239,17 +238,19 @@ impl Drop for Meter {
     /// Whoever stored something was cut off: what was counted and is not needed is given back all the same.
     fn drop(&mut self) {
         let count = std::mem::take(self.count.get_mut());
-        let Ok(runtime) = tokio::runtime::Handle::try_current() else { return };
-        if count.credit == 0 {
+        let (Some(listings), Ok(runtime)) = (count.listings, tokio::runtime::Handle::try_current()) else {
             return;
-        }
+        };
         let meter =
             Meter { account: self.account.clone(), place: self.place.clone(), count: Mutex::default() };
         runtime.spawn(async move {
-            if let Err(error) = meter.give_back(&count, count.credit).await {
+            if let Err(error) = meter.give_back(count.credit, count.used(), listings).await {
                 let (account, place) = (meter.account.id, &meter.place);
                 tracing::warn!(%account, place, %error, "bytes stay counted that are not stored");
             }
         });
     }
 }
+
+#[cfg(test)]
+mod tests;

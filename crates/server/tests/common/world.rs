@@ -215,7 +215,8 @@ fn services(
     let boxes = Sandboxes::new(providers, Arc::new(records), clock.clone()).with_ledger(ledger);
     let hooks = Hooks::new(stores.hook_runs.clone(), stores.outbox.clone(), boxes.clone(), clock.clone());
     let buckets = Arc::new(OneBucket(setup.bucket.clone()));
-    let maker = WorkspaceMaker::new(boxes.clone(), buckets, clock.clone(), WorkspaceSettings::default());
+    let maker = WorkspaceMaker::new(boxes.clone(), buckets, clock.clone(), WorkspaceSettings::default())
+        .with_stored(stores.stored.clone());
     let templates = Arc::new(templates(setup));
     let rows = stores.sandboxes.clone();
     let sandboxes = SandboxService::new(boxes, maker, hooks.clone(), rows, clock.clone())
