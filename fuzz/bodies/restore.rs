@@ -34,6 +34,7 @@ async fn restored(manifest: &[u8]) {
         tree: Strong([0; 32]),
         files: 0,
         bytes: 0,
+        began: 0,
         legacy: false,
     };
     let record = Record::new(1, "x".into(), "", What::Version(version.clone()));

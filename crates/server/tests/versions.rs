@@ -124,7 +124,10 @@ async fn k8_an_owner_deletes_a_version_and_it_is_counted() {
     assert_eq!(status, 409, "{told}");
     assert!(told["detail"].as_str().unwrap().contains("the newest version stays"), "{told}");
     assert_eq!(kept.listed(id).await, made[2..]);
-    assert_eq!(kept.call("DELETE", &format!("/sandboxes/{id}/versions/x"), &kept.world.mine, None).await.0, 400);
+    assert_eq!(
+        kept.call("DELETE", &format!("/sandboxes/{id}/versions/x"), &kept.world.mine, None).await.0,
+        400
+    );
 }
 
 #[tokio::test(start_paused = true)]
@@ -199,7 +202,8 @@ async fn v2_a_sandbox_whose_versions_were_deleted_forgets_them() {
 #[tokio::test(start_paused = true)]
 async fn s12_versions_of_a_volume_that_others_use_are_not_deleted() {
     let kept = Kept::new().await;
-    let [one, two] = [kept.make("shared", &kept.world.mine).await, kept.make("shared", &kept.world.mine).await];
+    let [one, two] =
+        [kept.make("shared", &kept.world.mine).await, kept.make("shared", &kept.world.mine).await];
     let prefix = "docs/local/local.all";
     let made = kept.push(prefix, &["one", "two"]).await;
     assert_eq!(kept.listed(one).await, made);
@@ -218,7 +222,8 @@ async fn s12_versions_of_a_volume_that_others_use_are_not_deleted() {
 async fn k10_all_files_of_an_account_can_be_deleted() {
     let kept = Kept::new().await;
     let (mine, other) = (&kept.world.mine, kept.world.other);
-    let [live, ended] = [kept.make("kept", &kept.world.theirs).await, kept.make("kept", &kept.world.theirs).await];
+    let [live, ended] =
+        [kept.make("kept", &kept.world.theirs).await, kept.make("kept", &kept.world.theirs).await];
     let ours = kept.make("kept", mine).await;
     for id in [live, ended] {
         kept.push(&prefix(other, id), &["one", "two"]).await;
@@ -239,7 +244,11 @@ async fn k10_all_files_of_an_account_can_be_deleted() {
     assert!(done.bytes > 500 && done.objects > 10, "{done:?}");
     let [(place, why)] = &done.left[..] else { panic!("{done:?}") };
     assert!(place == "s3://gone/docs/x" && why.contains("no bucket"), "{done:?}");
-    assert!(kept.memory.keys().iter().all(|key| key.starts_with(&prefix(ME, ours))), "{:?}", kept.memory.keys());
+    assert!(
+        kept.memory.keys().iter().all(|key| key.starts_with(&prefix(ME, ours))),
+        "{:?}",
+        kept.memory.keys()
+    );
     assert_eq!(kept.listed(ours).await.len(), 1);
     // Again: nothing is left but what could not be reached, and that is still counted.
     let again = service.delete_files_of(other).await.unwrap();
