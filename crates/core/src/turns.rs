@@ -9,6 +9,8 @@
 
 mod access;
 mod answer;
+mod cancel;
+mod close;
 mod follow;
 mod hold;
 mod lanes;

@@ -230,8 +230,8 @@ fn v1_sandboxes_from_before_the_database_are_adopted() {
 #[test]
 fn the_database_is_looked_after() {
     let world = World::new();
-    assert_eq!(world.ok(["db", "migrate"]), "sqlite: version 0 became 5\n");
-    assert_eq!(world.ok(["db", "migrate"]), "sqlite is at version 5, the newest\n");
+    assert_eq!(world.ok(["db", "migrate"]), "sqlite: version 0 became 9\n");
+    assert_eq!(world.ok(["db", "migrate"]), "sqlite is at version 9, the newest\n");
     let checked = world.json(["--json", "db", "check"]);
     assert_eq!((&checked["ok"], &checked["turns"]), (&true.into(), &0.into()));
     let folder = tempfile::tempdir().unwrap();

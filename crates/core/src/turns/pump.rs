@@ -2,6 +2,7 @@
 
 use super::{
     answer::{Answer, plus},
+    cancel::{CANCEL, Cancel},
     run::Runner,
 };
 use crate::{
@@ -30,7 +31,7 @@ use seawall_wire::{Guest, Process, ProcessOutput};
 use std::{sync::Arc, time::Duration};
 use tokio::{
     sync::watch,
-    time::{Instant, sleep, timeout},
+    time::{sleep, timeout},
 };
 
 /// How the agent's work came out.
@@ -47,9 +48,6 @@ const SESSION_DEPTH: u32 = 5;
 const SESSION_PAGE: u32 = 500;
 /// How far back the agent's session is looked for.
 const TURNS_BACK: u32 = 20;
-/// How long a cancelled agent may take to be gone.
-const CANCEL: Duration = Duration::from_secs(30);
-const KILL_AGAIN: Duration = Duration::from_secs(1);
 const PORT_TRIES: u32 = 40;
 const PORT_PAUSE: Duration = Duration::from_millis(100);
 /// Stdin from a file: whoever takes a turn up again has nothing to write. Folders of agents are made.
@@ -435,41 +433,6 @@ impl Runner {
 impl Pumped {
     pub fn cancelled() -> Pumped {
         Pumped { state: TurnState::Cancelled, error: Some("it was cancelled".to_owned()) }
-    }
-}
-
-/// A wish to end the agent, tried until it is ended.
-struct Cancel {
-    wish: watch::Receiver<bool>,
-    asked: bool,
-    again: Option<Instant>,
-}
-
-impl Cancel {
-    fn new(wish: watch::Receiver<bool>) -> Cancel {
-        Cancel { wish, asked: false, again: None }
-    }
-
-    /// Ends when the agent is to be killed, the first time or again.
-    async fn due(&mut self) {
-        if !self.asked {
-            // Where the sender is gone, nobody can wish it any more.
-            if self.wish.wait_for(|wish| *wish).await.is_err() {
-                std::future::pending::<()>().await;
-            }
-            self.asked = true;
-            return;
-        }
-        match self.again {
-            Some(again) => tokio::time::sleep_until(again).await,
-            None => std::future::pending().await,
-        }
-    }
-
-    async fn kill(&mut self, guest: &Guest, process: ProcessId) {
-        let killed = matches!(timeout(CANCEL, guest.kill(process)).await, Ok(Ok(())));
-        tracing::info!(%process, killed, "a turn is cancelled");
-        self.again = (!killed).then(|| Instant::now() + KILL_AGAIN);
     }
 }
 

@@ -160,8 +160,8 @@ pub const ATTEMPTS: &[Attempt] = &[
     attempt(
         "the victim's id for its own",
         ("POST", "/sandboxes", r#"{"id": "{sandbox}"}"#),
-        400,
-        "invalid_id",
+        404,
+        "not_found",
     ),
     attempt(
         "the victim's sandbox in its own conversation",
