@@ -20,6 +20,7 @@ mod pump;
 mod room;
 mod run;
 mod save;
+mod usage;
 mod wait;
 
 pub use answer::Answer;

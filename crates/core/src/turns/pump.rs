@@ -1,26 +1,24 @@
 //! From the agent's output to stored events, and no byte acknowledged before.
 
 use super::{
-    answer::{Answer, plus},
+    answer::Answer,
     cancel::{CANCEL, Cancel},
     run::Runner,
+    usage::changed,
 };
 use crate::{
     Error, ExecRequest, Result,
     agents::{AgentAsk, AgentCommand, Driver, Parser, SessionPlace},
     exec,
     persist::persist,
-    ports::{
-        gateway::{Access, Metered},
-        store::Page,
-    },
+    ports::{gateway::Access, store::Page},
     templates::PROGRAM_DIR,
     tunnels::{Expose, Serve},
 };
 use futures::FutureExt;
 use seawall_api::{
     ErrorKind, ProcessId,
-    conversation::{TurnState, Usage},
+    conversation::TurnState,
     event::Event,
     exec::{ExitReason, ExitStatus, StartProcess, WhenFull},
     files::{FileRef, ListDir, WriteFile, WriteMode},
@@ -29,10 +27,7 @@ use seawall_api::{
 };
 use seawall_wire::{Guest, Process, ProcessOutput};
 use std::{sync::Arc, time::Duration};
-use tokio::{
-    sync::watch,
-    time::{sleep, timeout},
-};
+use tokio::time::{sleep, timeout};
 
 /// How the agent's work came out.
 pub(super) struct Pumped {
@@ -218,7 +213,7 @@ impl Runner {
     }
 
     /// Earlier turns of the same kind, the latest first.
-    async fn before(&self) -> Result<Vec<Answer>> {
+    pub(super) async fn before(&self) -> Result<Vec<Answer>> {
         let (turns, account) = (&self.turns, self.wanted.account);
         let store = &turns.inner.stores.turns;
         let found = store.list(account, self.conversation.id, &Page::first(TURNS_BACK)).await?;
@@ -230,23 +225,6 @@ impl Runner {
             }
         }
         Ok(all)
-    }
-
-    /// M3: an agent that tells only what its thread used in all is charged what is new: beyond the total that an
-    /// earlier turn told, and what turns after that one were charged by the gateway's count, because they were killed.
-    pub(super) async fn base(&self) -> Result<Usage> {
-        let mut base = Usage::default();
-        if self.answer.thread().is_none() {
-            return Ok(base);
-        }
-        let before = self.before().await?;
-        for answer in before.iter().filter(|answer| answer.session == self.answer.session) {
-            match answer.thread() {
-                Some(thread) => return Ok(plus(&thread, &base)),
-                None => base = plus(&base, &answer.passed()),
-            }
-        }
-        Ok(base)
     }
 
     /// After a crash of the server: the agent may still be at it.
@@ -405,12 +383,6 @@ impl Runner {
         Ok(Pumped { state, error })
     }
 
-    /// M3: what passed the gateway and is not stored yet.
-    pub(super) fn passed(&self) -> Option<Event> {
-        let usage = self.meter.as_ref()?.so_far().usage;
-        (usage != self.answer.passed()).then_some(Event::GatewayUsage { usage })
-    }
-
     /// The wire to the agent is gone for good.
     async fn lost(&mut self, error: seawall_wire::Error) -> Result<Pumped> {
         let error = Error::from(error);
@@ -433,17 +405,6 @@ impl Runner {
 impl Pumped {
     pub fn cancelled() -> Pumped {
         Pumped { state: TurnState::Cancelled, error: Some("it was cancelled".to_owned()) }
-    }
-}
-
-/// Ends when more has passed the gateway.
-async fn changed(metered: &mut Option<watch::Receiver<Metered>>) {
-    let alive = match metered {
-        Some(metered) => metered.changed().await.is_ok(),
-        None => false,
-    };
-    if !alive {
-        std::future::pending().await
     }
 }
 

@@ -281,19 +281,6 @@ impl Runner {
         self.close(state, error).await
     }
 
-    /// The agent's port is closed: what its last requests used is counted and stored, however they ended.
-    async fn settle_tokens(&mut self) -> Result<()> {
-        let Some(tokens) = self.tokens.take() else { return Ok(()) };
-        if let Err(error) = tokens.close().await {
-            let (turn, error) = (self.id(), error.chain());
-            tracing::error!(%turn, error, "what was reserved for the turn's requests stays charged");
-        }
-        match self.passed() {
-            Some(event) => self.store(vec![event], self.turn.output_offset).await,
-            None => Ok(()),
-        }
-    }
-
     pub(super) fn is_cancelled(&self) -> bool {
         self.turn.cancelling || *self.turns.live(self.id()).cancel.borrow()
     }
