@@ -6,6 +6,7 @@ use async_trait::async_trait;
 use seawall_api::{AccountId, ErrorKind, TurnId, account::Account};
 use seawall_core::{
     Services, Turns,
+    accounts::{self, Ledger},
     delivery::Courier,
     hooks::Hooks,
     ports::{Clock as _, SystemClock, store::Page},
@@ -63,8 +64,11 @@ pub async fn services(app: &App) -> Result<Services> {
         workspaces::settings(settings),
     )
     .with_turnstile(Arc::new(LeaseTurnstile::new(app.stores.leases.clone())))
-    .with_memory(Arc::new(FileMemory::new(&settings.data)));
-    let (stores, sandboxes) = (app.stores.clone(), app.sandboxes.clone());
+    .with_memory(Arc::new(FileMemory::new(&settings.data)))
+    .with_stored(app.stores.stored.clone());
+    let catalog = app.catalog();
+    let stores = accounts::limited(app.stores.clone(), &catalog);
+    let sandboxes = app.sandboxes.clone().with_ledger(Ledger::new(stores.sandboxes.clone(), catalog.clone()));
     let hooks = Hooks::new(stores.hook_runs.clone(), stores.outbox.clone(), sandboxes.clone(), clock.clone())
         .with_notes(stores.sandboxes.clone(), stores.conversations.clone());
     let templates = Arc::new(templates(&settings.agents, &settings.data)?);
@@ -72,9 +76,12 @@ pub async fn services(app: &App) -> Result<Services> {
         SandboxService::new(sandboxes, maker, hooks.clone(), stores.sandboxes.clone(), clock.clone())
             .with_templates(templates.clone(), stores.conversations.clone())
             .with_turns(stores.turns.clone())
-            .with_timeouts(settings.server.timeouts);
+            .with_mounts(settings.mounts.clone())
+            .with_timeouts(settings.server.timeouts)
+            .with_accounts(catalog.clone(), settings.accounts.allow_unlimited_disk);
     let gateway = HttpGateway::new(settings.agents.models.clone()).context("cannot speak to models")?;
     let turns = Turns::new(TurnParts {
+        accounts: catalog.clone(),
         service: service.clone(),
         hooks,
         templates,
@@ -92,7 +99,8 @@ pub async fn services(app: &App) -> Result<Services> {
         sandboxes: service,
         turns,
         stores,
-        keys: app.keys()?,
+        keys: app.keys()?.with_accounts(catalog.clone()),
+        accounts: catalog,
         clock,
         delete_terminates_sandbox: settings.server.delete_terminates_sandbox,
     })
@@ -111,12 +119,7 @@ fn boot() -> Option<String> {
 
 /// The account of the command line.
 pub async fn account(app: &App) -> Result<AccountId> {
-    let local = Account {
-        id: AccountId::LOCAL,
-        name: "local".to_owned(),
-        settings: serde_json::Map::new(),
-        created_at: SystemClock.now(),
-    };
+    let local = Account::new(AccountId::LOCAL, "local".to_owned(), serde_json::Map::new(), SystemClock.now());
     match app.stores.accounts.get(local.id).await {
         Err(error) if error.kind() == ErrorKind::NotFound => match app.stores.accounts.create(&local).await {
             // Another process was quicker.
@@ -147,7 +150,8 @@ pub async fn take_up(app: &App) -> Result<()> {
     let mut page = Page::first(100);
     loop {
         let running = app.stores.turns.running(&page).await?;
-        for turn in running.items {
+        // Turns of other accounts are their server's, which holds them to their limits.
+        for turn in running.items.into_iter().filter(|turn| turn.account_id == AccountId::LOCAL) {
             let id = seawall_api::SandboxId::try_from(turn.id.as_uuid())?;
             // The process that runs it holds the claim.
             if app.claims.try_claim(id).await?.is_some() {

@@ -29,5 +29,9 @@ mod owners;
 mod single;
 #[path = "http/streams.rs"]
 mod streams;
+#[path = "http/tenants.rs"]
+mod tenants;
+#[path = "http/tokens.rs"]
+mod tokens;
 #[path = "http/turns.rs"]
 mod turns;

@@ -10,7 +10,7 @@ pub type Result<T, E = Error> = std::result::Result<T, E>;
 const SHOWN: usize = 200;
 
 /// A call that failed.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq)]
 pub struct Error {
     /// None: there was no answer.
     pub status: Option<u16>,
@@ -44,6 +44,7 @@ impl Error {
                 detail: detail.into(),
                 request_id: String::new(),
                 retryable: kind.is_retryable(),
+                limit: None,
                 nothing_done: false,
             }),
         }
@@ -134,6 +135,7 @@ fn not_ours(status: StatusCode, body: &[u8]) -> Problem {
         request_id: String::new(),
         // A proxy says so while the server behind it is started again.
         retryable: kind.is_retryable() || status == StatusCode::BAD_GATEWAY,
+        limit: None,
         // Whoever answered, 429 is a refusal.
         nothing_done: status == StatusCode::TOO_MANY_REQUESTS,
     }

@@ -35,7 +35,7 @@ impl World {
         let stores = MemoryStore::with_clock(Arc::new(clock.clone())).stores();
         let [me, other] = [AccountId::generate(), AccountId::generate()];
         for id in [me, other] {
-            let account = Account { id, name: "a".to_owned(), settings: Map::new(), created_at: clock.now() };
+            let account = Account::new(id, "a".to_owned(), Map::new(), clock.now());
             stores.accounts.create(&account).await.unwrap();
         }
         let keys = Keys::new(stores.accounts.clone(), Arc::new(clock.clone()), SECRET);

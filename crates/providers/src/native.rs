@@ -9,8 +9,11 @@ mod folder;
 mod groups;
 mod launch;
 mod limits;
+mod mounts;
+mod place;
 mod provider;
 mod spares;
 
-pub use limits::{Defaults, Mounts, table as limits_table};
+pub use limits::{Defaults, table as limits_table};
+pub use mounts::{MountRoot, Mounts};
 pub use provider::{NativeProvider, NativeSettings};

@@ -37,7 +37,7 @@ pub trait Truth: Send + Sync + 'static {
 
 type Present = BTreeMap<SandboxId, BoxInfo>;
 
-/// Every box as it is. One that vanishes meanwhile is left out; a damaged one is told of and left out.
+/// Every box as it is. One that vanishes meanwhile is left out.
 pub fn present(truth: &dyn Truth) -> Result<Present> {
     let mut boxes = Present::new();
     visit(truth, |info| drop(boxes.insert(info.id, info)))?;
@@ -56,7 +56,7 @@ fn visit(truth: &dyn Truth, mut take: impl FnMut(BoxInfo)) -> Result<()> {
         match truth.info(id) {
             Ok(info) => take(info),
             Err(error) if error.kind() == ErrorKind::NotFound => {}
-            Err(error) => tracing::error!(sandbox = %id, error = %error.chain(), "a damaged box"),
+            Err(error) => return Err(error),
         }
     }
     Ok(())

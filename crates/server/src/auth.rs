@@ -53,6 +53,8 @@ impl Outcome {
                 "scope_missing",
                 format!("this needs a key with the scope `{scope}`, and yours has not got it"),
             )),
+            // The key is good; its account is not.
+            Outcome::Refused(error) if error.code() == "account_suspended" => Err(ApiError::of(error)),
             Outcome::Refused(error) if error.kind() == ErrorKind::Denied => {
                 Err(ApiError::unauthorized(error.code(), error.to_string()))
             }

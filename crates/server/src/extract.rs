@@ -3,10 +3,11 @@
 use crate::{
     auth::Outcome,
     error::{ApiError, ApiResult},
+    in_flight::InFlight,
     state::AppState,
 };
 use axum::{
-    body::Body,
+    body::{Body, HttpBody as _},
     extract::{
         ConnectInfo, FromRequest, FromRequestParts, Request,
         path::ErrorKind as PathError,
@@ -15,12 +16,13 @@ use axum::{
     http::{Extensions, HeaderMap, HeaderValue, StatusCode, header::CONTENT_TYPE, request::Parts},
     response::{IntoResponse, Response},
 };
-use bytes::Bytes;
-use http_body_util::{BodyExt, LengthLimitError, Limited};
-use seawall_api::{account::KeyScope, http::List};
+use bytes::{Bytes, BytesMut};
+use http_body_util::BodyExt as _;
+use seawall_api::account::KeyScope;
 use seawall_core::{
+    budget::{Reservation, json_weight},
     keys::Identity,
-    ports::store::{Cursor, Page, Paged},
+    ports::store::{Cursor, Page},
 };
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use std::{
@@ -48,8 +50,8 @@ impl<T: DeserializeOwned> FromRequest<AppState> for Json<T> {
         if !is_json(&parts.headers) {
             return Err(no_json());
         }
-        let bytes = read(body, state.options().body_limit).await.map_err(ApiError::nothing_done)?;
-        parse(&bytes).map(Json)
+        let body = Reserved::read(&parts.extensions, state, body, state.options().body_limit).await?;
+        body.parse().await.map(Json)
     }
 }
 
@@ -58,14 +60,14 @@ impl<T: DeserializeOwned + Default> FromRequest<AppState> for OptionalJson<T> {
 
     async fn from_request(request: Request, state: &AppState) -> ApiResult<OptionalJson<T>> {
         let (parts, body) = request.into_parts();
-        let bytes = read(body, state.options().body_limit).await.map_err(ApiError::nothing_done)?;
-        if bytes.is_empty() {
+        let body = Reserved::read(&parts.extensions, state, body, state.options().body_limit).await?;
+        if body.bytes.is_empty() {
             return Ok(OptionalJson(T::default()));
         }
         if !is_json(&parts.headers) {
             return Err(no_json());
         }
-        parse(&bytes).map(OptionalJson)
+        body.parse().await.map(OptionalJson)
     }
 }
 
@@ -83,17 +85,87 @@ impl<T: Serialize> IntoResponse for Json<T> {
     }
 }
 
-/// All of a body, up to a limit.
-pub async fn read(body: Body, limit: usize) -> ApiResult<Bytes> {
-    match Limited::new(body, limit).collect().await {
-        Ok(collected) => Ok(collected.to_bytes()),
-        Err(error) if error.is::<LengthLimitError>() => Err(ApiError::new(
-            StatusCode::PAYLOAD_TOO_LARGE,
-            "body_too_large",
-            format!("the body has more than {limit} bytes, which is the limit here"),
-        )),
-        Err(error) => Err(ApiError::invalid("body_broken", format!("the body broke off: {error}"))),
+/// All of a request's body, with bytes of the memory budget that were reserved before they were read.
+#[derive(Debug)]
+pub struct Reserved {
+    pub bytes: Bytes,
+    room: Reservation,
+    place: InFlight,
+}
+
+impl Reserved {
+    /// Reads a body of up to `limit` bytes. 429 `memory_budget` where the account's bodies in flight take all of its part.
+    pub async fn read(
+        extensions: &Extensions,
+        state: &AppState,
+        body: Body,
+        limit: usize,
+    ) -> ApiResult<Reserved> {
+        let place = extensions.get::<InFlight>().cloned().unwrap_or_default();
+        let account = outcome(extensions).identity().map(|identity| identity.account);
+        // A layer before may have read it already.
+        let mut room = place.take_body().unwrap_or_else(|| state.budget().open(account));
+        let bytes = read_within(body, limit, Some(&mut room)).await?;
+        Ok(Reserved { bytes, room, place })
     }
+
+    /// The body as JSON. What it takes in memory is reserved until the request is answered.
+    async fn parse<T: DeserializeOwned>(mut self) -> ApiResult<T> {
+        let weight = json_weight(&self.bytes);
+        self.room.grow(weight.saturating_sub(self.room.bytes())).await?;
+        let parsed = parse(&self.bytes);
+        self.place.keep_body(self.room);
+        parsed
+    }
+
+    /// The bytes. They stay reserved until the request is answered.
+    pub fn keep(self) -> Bytes {
+        self.place.keep_body(self.room);
+        self.bytes
+    }
+}
+
+/// All of a body of ours, up to a limit.
+pub async fn read(body: Body, limit: usize) -> ApiResult<Bytes> {
+    read_within(body, limit, None).await
+}
+
+async fn read_within(mut body: Body, limit: usize, mut room: Option<&mut Reservation>) -> ApiResult<Bytes> {
+    let announced = body.size_hint().lower();
+    if announced > limit as u64 {
+        return Err(too_large(limit));
+    }
+    if let Some(room) = room.as_deref_mut() {
+        room.grow(announced.saturating_sub(room.bytes())).await?;
+    }
+    let (mut first, mut all) = (None, BytesMut::new());
+    while let Some(frame) = body.frame().await {
+        let broken = |error| ApiError::invalid("body_broken", format!("the body broke off: {error}"));
+        // Trailers say nothing here.
+        let Ok(data) = frame.map_err(broken)?.into_data() else { continue };
+        let length = first.as_ref().map_or(0, Bytes::len) + all.len() + data.len();
+        if length > limit {
+            return Err(too_large(limit));
+        }
+        if let Some(room) = room.as_deref_mut() {
+            room.grow((length as u64).saturating_sub(room.bytes())).await?;
+        }
+        // Mostly there is one part, which need not be copied.
+        match first.take() {
+            None if all.is_empty() => first = Some(data),
+            Some(before) => {
+                all.extend_from_slice(&before);
+                all.extend_from_slice(&data);
+            }
+            None => all.extend_from_slice(&data),
+        }
+    }
+    Ok(first.unwrap_or_else(|| all.freeze()))
+}
+
+fn too_large(limit: usize) -> ApiError {
+    let detail = format!("the body has more than {limit} bytes, which is the limit here");
+    ApiError::new(StatusCode::PAYLOAD_TOO_LARGE, "body_too_large", detail)
 }
 
 /// `application/json`, or something that is a kind of it.
@@ -265,10 +337,6 @@ pub fn page(limit: Option<u32>, after: Option<&str>) -> ApiResult<Page> {
     let page = Page { limit: limit.unwrap_or(PAGE), after };
     page.check()?;
     Ok(page)
-}
-
-pub fn list<T>(paged: Paged<T>) -> List<T> {
-    List { items: paged.items, next: paged.next.map(|cursor| cursor.to_string()) }
 }
 
 #[cfg(test)]

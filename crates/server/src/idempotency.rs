@@ -10,12 +10,13 @@ mod holds;
 use crate::{
     auth::Outcome as Authenticated,
     error::{ApiError, ApiResult, request_id},
-    extract::{is_json, outcome, read},
-    limits::{InFlight, is_proxy, time_for, too_late},
+    extract::{Reserved, is_json, outcome},
+    in_flight::InFlight,
+    limits::{is_proxy, time_for, too_late},
     request_id::{REQUEST_ID, route},
     state::AppState,
 };
-use answer::{Answer, Stored};
+use answer::{Answer, COPIES, MAX_ANSWER, Stored};
 use axum::{
     Router,
     body::Body,
@@ -26,7 +27,7 @@ use axum::{
 };
 use bytes::Bytes;
 use holds::{Claim, Holds, Outcome, Taken};
-use seawall_api::{ErrorKind, account::KeyScope};
+use seawall_api::ErrorKind;
 use seawall_core::keys::Identity;
 use sha2::{Digest, Sha256};
 use std::{fmt, net::SocketAddr, time::Duration};
@@ -146,19 +147,22 @@ fn hash(method: &Method, uri: &Uri, body: &[u8]) -> [u8; 32] {
 impl Replays {
     async fn answer(&self, asked: Asked, request: Request, next: Next) -> ApiResult<Response> {
         let (parts, body) = request.into_parts();
-        let body = read(body, self.state.options().body_limit).await?;
+        let limit = self.state.options().body_limit;
+        let body = Reserved::read(&parts.extensions, &self.state, body, limit).await?.keep();
         let hash = hash(&parts.method, &parts.uri, &body);
         let time = time_for(self.state.options(), &asked.method, &asked.route);
         let identity = asked.identity.clone();
+        self.state.kept().admit(&self.state, identity.account).await?;
+        let room = self.state.budget().reserve(Some(identity.account), MAX_ANSWER * COPIES).await?;
         // On a task of its own: a caller that hangs up while the key is taken must not leave it taken.
         let replays = self.clone();
         let taking = async move { replays.take(asked, &hash).await };
         let taken = tokio::spawn(REQUEST_ID.scope(request_id(), taking).in_current_span()).await;
         match taken.map_err(|_| ApiError::internal("the call was cut off: the server goes down"))?? {
             Taken::New(claim) => {
+                drop(room);
                 let request = Request::from_parts(parts, Body::from(body));
-                let scope = identity.scopes.iter().max().copied();
-                Ok(run(claim, scope, request, next, time).await)
+                Ok(run(self.state.clone(), claim, identity, request, next, time).await)
             }
             Taken::Running => Err(ApiError::conflict(
                 "idempotency_running",
@@ -226,19 +230,24 @@ impl Replays {
 
 /// Runs the call, also where its caller hangs up.
 async fn run(
+    state: AppState,
     mut claim: Claim,
-    scope: Option<KeyScope>,
+    who: Identity,
     request: Request,
     next: Next,
     time: Duration,
 ) -> Response {
+    let (account, scope) = (who.account, who.scopes.iter().max().copied());
     let work = async move {
         claim.dispatch();
         let response = match tokio::time::timeout(time, next.run(request)).await {
             Ok(response) => response,
             Err(_) => too_late(time).into_response(),
         };
-        let (kept, response) = answer::keep(response).await;
+        let size = response.body().size_hint().exact().unwrap_or(0).min(MAX_ANSWER);
+        let room = state.budget().try_reserve(Some(account), size * COPIES);
+        let fits = |size: u64| room.is_some() && state.kept().fits(account, size * 4 / 3);
+        let (kept, response) = answer::keep(response, fits).await;
         let outcome = match kept {
             Some(answer) => Outcome::Stored(Stored { scope, answer }.to_bytes()),
             None => Outcome::Nothing,

@@ -1,6 +1,6 @@
 //! Numbers for whoever watches the server, as Prometheus reads them.
 
-use crate::{limits::hold, request_id::route, state::AppState};
+use crate::{in_flight::hold, request_id::route, state::AppState};
 use ::metrics::{Unit, counter, describe_counter, describe_gauge, describe_histogram, gauge, histogram};
 use axum::{extract::Request, http::Method, middleware::Next, response::Response};
 use metrics_exporter_prometheus::{PrometheusBuilder, PrometheusHandle};

@@ -7,6 +7,7 @@ mod db;
 mod errors;
 mod expiry;
 pub mod fill;
+mod gate;
 mod heads;
 mod hook_runs;
 mod idempotency;
@@ -20,6 +21,8 @@ mod sandboxes;
 mod sessions;
 mod sqlite;
 mod statement;
+mod stored;
+mod tokens;
 mod turns;
 mod value;
 
@@ -73,7 +76,6 @@ pub fn statements() -> Vec<&'static Sql> {
     [
         accounts::ALL,
         conversations::ALL,
-        expiry::ALL,
         heads::ALL,
         hook_runs::ALL,
         idempotency::ALL,
@@ -83,6 +85,8 @@ pub fn statements() -> Vec<&'static Sql> {
         outbox::ALL,
         sandboxes::ALL,
         sessions::ALL,
+        stored::ALL,
+        tokens::ALL,
         turns::ALL,
     ]
     .concat()

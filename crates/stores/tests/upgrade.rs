@@ -17,8 +17,8 @@ use seawall_api::{
     sandbox::{SandboxSpec, SandboxState},
 };
 use seawall_core::ports::store::{
-    BeginTurn, Direction, EndTurn, HookRun, HookUsage, NewConversation, Page, SandboxRow, Session,
-    SessionScope, Stores, Task,
+    BeginTurn, Day, Direction, EndTurn, HookRun, HookUsage, KeyLimits, NewConversation, Page, SandboxRow,
+    Session, SessionScope, Stores, Task,
 };
 use seawall_stores::{Db, SqlStore, sql};
 use serde_json::json;
@@ -62,11 +62,7 @@ fn message(number: u128, turn: TurnId, role: Role, second: i64) -> Message {
 async fn write(stores: &Stores) {
     let account: AccountId = id(1);
     let settings = json!({"models": ["m"]}).as_object().unwrap().clone();
-    stores
-        .accounts
-        .create(&Account { id: account, name: "first".into(), settings, created_at: at(0) })
-        .await
-        .unwrap();
+    stores.accounts.create(&Account::new(account, "first".into(), settings, at(0))).await.unwrap();
     let key = ApiKey {
         id: id(2),
         account_id: account,
@@ -78,7 +74,7 @@ async fn write(stores: &Stores) {
         revoked_at: None,
         last_used_at: Some(at(1)),
     };
-    stores.accounts.add_key(&key, &[7; 32]).await.unwrap();
+    stores.accounts.add_key(&key, &[7; 32], &KeyLimits::NONE).await.unwrap();
     let new = NewConversation {
         id: id(10),
         organization_id: Some("org".into()),
@@ -188,6 +184,9 @@ async fn read(stores: &Stores) {
     let ids: Vec<MessageId> = messages.items.iter().map(|message| message.id).collect();
     assert_eq!(ids, [100, 200, 101, 201, 102].map(id::<MessageId>));
     assert_eq!(messages.items[1].body, "body 200 ☃");
+    // K8: what was used before there were charges is charged.
+    let charged = stores.tokens.charge(account, &[], Day::of(at(0))).await.unwrap();
+    assert_eq!((charged.day, charged.month), (46, 46));
     let running = stores.turns.running(&Page::first(10)).await.unwrap();
     assert_eq!(running.items.iter().map(|turn| turn.id).collect::<Vec<_>>(), [id::<TurnId>(32)]);
     assert_eq!(stores.turns.boot(account, id(32)).await.unwrap(), None);

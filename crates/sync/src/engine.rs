@@ -4,6 +4,7 @@
 //! every body that it names is in the bucket. Whatever dies in between leaves a state from which the same
 //! three-way diff finds out what is left to do.
 
+mod body;
 mod download;
 mod pack;
 mod push;
@@ -15,7 +16,14 @@ mod upload;
 pub use restore::Restored;
 pub use stats::{Direction, DryRun, Phase, Progress, Silent, SyncReport, SyncStats};
 
-use crate::{Error, Result, disk::ScanAsk, retry::jitter, versions::Versions, workspace::Workspace};
+use crate::{
+    Error, Result,
+    disk::ScanAsk,
+    retry::jitter,
+    tree::{Node, Tree},
+    versions::Versions,
+    workspace::Workspace,
+};
 use round::{Done, Round};
 use std::{fmt, sync::Arc, time::Duration};
 
@@ -27,12 +35,59 @@ pub struct Options {
     pub rehash: bool,
 }
 
+/// The most that one sync takes from its workspace. Bodies that are more are named in the report, and left for the next
+/// sync; a workspace with more entries or names is not synced.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Budget {
+    /// Bytes of bodies that the workspace is asked for, zeros included.
+    pub taken: u64,
+    /// Bytes of bodies that are stored.
+    pub stored: u64,
+    /// Files, links and directories of the workspace.
+    pub files: usize,
+    /// Bytes of their names, and of what links point to.
+    pub name_bytes: u64,
+}
+
+impl Default for Budget {
+    fn default() -> Self {
+        Budget { taken: u64::MAX, stored: u64::MAX, files: usize::MAX, name_bytes: u64::MAX }
+    }
+}
+
+impl Budget {
+    /// Whether a workspace is small enough, however it became what it is.
+    fn check(&self, tree: &Tree) -> Result<()> {
+        let too_large = |why: String| {
+            let why = format!("{why}; leave some out by {}", crate::path::IGNORE_FILE);
+            Err(Error::new(seawall_api::ErrorKind::TooLarge, why).during("syncing"))
+        };
+        if tree.len() > self.files {
+            return too_large(format!("the workspace has more than {} files", self.files));
+        }
+        let target = |node: &Node| match node {
+            Node::Link { target, .. } => target.as_bytes().len(),
+            _ => 0,
+        };
+        let names = tree.iter().map(|(path, node)| (path.as_bytes().len() + target(node)) as u64);
+        match names.sum::<u64>() > self.name_bytes {
+            true => too_large(format!("the names of its files have more than {} bytes", self.name_bytes)),
+            false => Ok(()),
+        }
+    }
+}
+
+/// Why a file is not in a version.
+const BEYOND: &str =
+    "with it this sync would store more than the sandbox's disk can hold; sync again, or make it smaller";
+
 /// One workspace and its versions, while the workspace is locked.
 pub struct Engine<'a> {
     pub versions: &'a Versions,
     pub workspace: &'a dyn Workspace,
     pub progress: Arc<dyn Progress>,
     pub options: Options,
+    pub budget: Budget,
 }
 
 impl fmt::Debug for Engine<'_> {
@@ -50,7 +105,8 @@ const PAUSE: Duration = Duration::from_millis(20);
 
 impl<'a> Engine<'a> {
     pub fn new(versions: &'a Versions, workspace: &'a dyn Workspace) -> Engine<'a> {
-        Engine { versions, workspace, progress: Arc::new(Silent), options: Options::default() }
+        let (progress, options, budget) = (Arc::new(Silent), Options::default(), Budget::default());
+        Engine { versions, workspace, progress, options, budget }
     }
 
     pub fn with_progress(mut self, progress: Arc<dyn Progress>) -> Self {
@@ -63,19 +119,25 @@ impl<'a> Engine<'a> {
         self
     }
 
+    pub fn with_budget(mut self, budget: Budget) -> Self {
+        self.budget = budget;
+        self
+    }
+
     fn ask(&self) -> ScanAsk {
         ScanAsk {
             also: Vec::new(),
             regenerate: self.options.regenerate,
             rehash: self.options.rehash || self.options.regenerate,
             shared: false,
+            max_hole_bytes: None,
         }
     }
 
     /// S7: pulls if the bucket is ahead, pushes if the workspace is, both if both are.
     pub async fn sync(&self) -> Result<SyncReport> {
         let started = tokio::time::Instant::now();
-        let mut round = Round::new(self.ask());
+        let mut round = Round::new(self.ask(), &self.budget);
         let (mut lost, mut disturbed, mut void) = (0, 0, 0);
         loop {
             let done = match self.round(&mut round).await {
@@ -118,7 +180,7 @@ impl<'a> Engine<'a> {
 
     /// What a sync would do. Changes nothing, neither here nor there, but that a commit whose sync died is settled.
     pub async fn dry_run(&self) -> Result<DryRun> {
-        let mut round = Round::new(self.ask());
+        let mut round = Round::new(self.ask(), &self.budget);
         for _ in 0..MAX_VOID {
             if let Some(plan) = self.plan(&mut round).await? {
                 return Ok(plan.into_dry_run(&round));

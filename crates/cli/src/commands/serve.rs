@@ -58,9 +58,8 @@ pub async fn serve(app: &App, args: &ServeArgs) -> Result<i32> {
         .with_context(|| format!("cannot listen on {listen}: choose another with --listen"))?;
     let address = listener.local_addr()?;
     let mut options = app.settings.server.options.clone();
-    let audit = options.audit.unwrap_or_else(|| app.settings.data.join("audit.log"));
-    options.audit = Some(audit.clone());
-    options.keep_audit = app.settings.retention.audit.clone();
+    options.audit = Some(options.audit.unwrap_or_else(|| app.settings.data.join("audit.log")));
+    options.data = Some(app.settings.data.clone());
     let grace = options.grace;
     let scheme = if options.tls.is_some() { "https" } else { "http" };
     let server = Server::new(services.clone(), options)?;
@@ -163,4 +162,70 @@ async fn prepare_keys(app: &App, services: &Services, listen: SocketAddr) -> Res
         .with_context(|| format!("cannot write {}", file.display()))?;
     output::note(format!("made a first key; it is in {}", file.display()));
     Ok(())
+}
+
+/// What has to be done again and again, each at its own pace.
+async fn rounds(
+    sandboxes: seawall_core::Sandboxes,
+    services: Services,
+    courier: Courier,
+    stop: CancellationToken,
+) {
+    // What was lost meanwhile is marked before anything is done about it.
+    if let Err(error) = sandboxes.sweep().await {
+        tracing::warn!(error = %error.chain(), "the first sweep failed");
+    }
+    let reaper = Reaper::new(services.sandboxes.clone(), services.turns.clone());
+    let (turns, idempotency) = (services.turns.clone(), services.stores.idempotency.clone());
+    let sweeping = every(SWEEP, "sweep", &stop, || {
+        let sandboxes = sandboxes.clone();
+        async move { sandboxes.sweep().await.map(drop) }
+    });
+    let watcher = reaper.clone();
+    let reaping = every(REAP, "reaper", &stop, || {
+        let reaper = reaper.clone();
+        async move { reaper.round().await.map(drop) }
+    });
+    let watching = every(REAP, "watch", &stop, || {
+        let watcher = watcher.clone();
+        async move { watcher.attend().await }
+    });
+    let carrying = every(CARRY, "courier", &stop, || {
+        let courier = courier.clone();
+        async move { courier.round().await.map(drop) }
+    });
+    let taking_up = every(TAKE_UP, "turns", &stop, || {
+        let turns = turns.clone();
+        async move { turns.take_up().await.map(drop) }
+    });
+    let expiring = every(EXPIRE, "idempotency", &stop, || {
+        let idempotency = idempotency.clone();
+        async move { idempotency.expire(10_000).await.map(drop) }
+    });
+    let deleting = every(SWEEP, "deletions", &stop, || {
+        let services = services.clone();
+        async move { services.finish_deletions().await }
+    });
+    tokio::join!(sweeping, reaping, watching, carrying, taking_up, expiring, deleting);
+}
+
+/// Now, and then each time after a pause, until the end. What fails is told, and tried again.
+async fn every<F: Future<Output = seawall_core::Result<()>>>(
+    pause: Duration,
+    what: &str,
+    stop: &CancellationToken,
+    work: impl Fn() -> F,
+) {
+    loop {
+        let round = async {
+            if let Err(error) = work().await {
+                tracing::warn!(round = what, error = %error.chain(), "a round failed");
+            }
+            sleep(pause).await;
+        };
+        tokio::select! {
+            () = round => {}
+            () = stop.cancelled() => return,
+        }
+    }
 }

@@ -12,9 +12,13 @@
 //!   `remove_volume` does, where no box has it.
 //! - `get` and `list` tell the truth of the substrate, not of memory. A box made by a former run of
 //!   the host is found again; boxes of another installation are left alone.
+//! - A box that cannot be read is that box's problem: it is listed as [`BoxState::Damaged`], and what runs in it is left
+//!   alone until it is removed.
 //! - `watch` gives every box as it is now, then [`BoxEvent::Ready`], then each change. A broken
 //!   stream yields an error and ends; the caller resubscribes.
 //! - `connect` gives a fresh duplex byte stream to the guest, as often as asked.
+//! - A box belongs to the account of its first `create`. [`Provider::set_account_totals`] bounds what the running
+//!   boxes of one account use together; the account `local` has no totals.
 //! - Errors have a stable kind, and `is_retryable` says whether trying again may help. A limit that
 //!   cannot be enforced is refused as `limit_unenforceable`, never dropped.
 
@@ -23,7 +27,7 @@ use async_trait::async_trait;
 use futures::stream::BoxStream;
 use jiff::Timestamp;
 use seawall_api::{
-    SandboxId,
+    AccountId, SandboxId,
     sandbox::{EndReason, Limits, SandboxSpec},
 };
 use seawall_wire::{Connector, Duplex};
@@ -66,6 +70,22 @@ pub struct LimitKinds {
     pub memory: bool,
     pub disk: bool,
     pub processes: bool,
+    /// Bytes and operations a second on the data disk.
+    #[serde(default)]
+    pub disk_io: bool,
+}
+
+/// What the running boxes of one account may use together. None means no bound.
+#[derive(Debug, Clone, Copy, PartialEq, Default)]
+pub struct AccountTotals {
+    /// Cores, fractions allowed.
+    pub cpus: Option<f64>,
+    pub memory_mb: Option<u64>,
+    pub max_processes: Option<u64>,
+    /// MiB a second that are read from the data disk, and as many that are written to it.
+    pub disk_io_mb_s: Option<u64>,
+    /// Reads a second on the data disk, and as many writes.
+    pub disk_iops: Option<u64>,
 }
 
 /// The state of a box, as the substrate has it.
@@ -78,6 +98,9 @@ pub enum BoxState {
     Paused,
     /// Ran, and does not run.
     Stopped,
+    /// What the provider keeps of it cannot be read, so it is neither used nor started, and can only be removed. Its
+    /// processes may live.
+    Damaged,
 }
 
 /// A box as it is now.
@@ -164,12 +187,31 @@ pub trait Provider: Send + Sync {
 
     fn capabilities(&self) -> Capabilities;
 
+    /// The limits of a box whose spec names none. What is not here is not limited.
+    fn default_limits(&self) -> Limits {
+        Limits::default()
+    }
+
+    /// Fails where no box could be made or started now: what makes them does not answer. For those who watch the server.
+    async fn check(&self) -> Result<()> {
+        Ok(())
+    }
+
     /// Whether `create` makes its intent durable before anything else, so that a box is found again by it.
     fn keeps_intent(&self) -> bool {
         false
     }
 
-    async fn create(&self, id: SandboxId, spec: &SandboxSpec) -> Result<BoxInfo>;
+    /// Makes the box of a sandbox, which counts towards the totals of `account` whenever it runs.
+    async fn create(&self, id: SandboxId, spec: &SandboxSpec, account: AccountId) -> Result<BoxInfo>;
+
+    /// Bounds what the running boxes of an account use together, from now on and until the next call. The provider
+    /// remembers the totals as long as this process lives, so a server sets them before it creates or starts boxes
+    /// of an account. They are ignored for the account `local`. `limit_unenforceable` names a total that cannot
+    /// hold here; the others hold nevertheless.
+    async fn set_account_totals(&self, _account: AccountId, _totals: &AccountTotals) -> Result<()> {
+        Ok(())
+    }
 
     /// Returns when the guest can be connected to.
     async fn start(&self, id: SandboxId) -> Result<BoxInfo>;

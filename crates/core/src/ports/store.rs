@@ -25,9 +25,11 @@ mod outbox;
 mod page;
 mod sandboxes;
 mod sessions;
+mod stored;
+mod tokens;
 mod turns;
 
-pub use accounts::{Accounts, KeyHash};
+pub use accounts::{Accounts, KeyHash, KeyLimits};
 pub use conversations::{ConversationFilter, Conversations, HookUsage, NewConversation, SortBy};
 pub use expiry::{Expiry, Walked};
 pub use hook_runs::{DEFAULT_HOOK, HookOutcome, HookRun, HookRuns, WEBHOOK_TO};
@@ -36,9 +38,13 @@ pub use leases::{Fence, Lease, Leases, Takeover};
 pub use messages::{Direction, Messages};
 pub use outbox::{Delivery, Outbox, OutboxEntry, Task};
 pub use page::{Cursor, MAX_PAGE, Page, Paged};
-pub use sandboxes::{SandboxFilter, SandboxRow, SandboxRows};
+pub use sandboxes::{
+    MAX_METADATA, MAX_METADATA_KEYS, SandboxFilter, SandboxRow, SandboxRows, merge_metadata,
+};
 pub use sessions::{Session, SessionScope, Sessions};
-pub use turns::{BeginTurn, EndTurn, NewLease, RunningTurn, TurnEvent, Turns, events_gone};
+pub use stored::{Stored, StoredPlace};
+pub use tokens::{Day, TokenCharge, TokenTotals, Tokens, all_tokens};
+pub use turns::{BeginTurn, EndTurn, NewLease, RunningTurn, TurnEvent, Turns};
 
 use jiff::{SignedDuration, Timestamp};
 use std::sync::Arc;
@@ -56,7 +62,8 @@ pub struct Stores {
     pub outbox: Arc<dyn Outbox>,
     pub idempotency: Arc<dyn Idempotency>,
     pub leases: Arc<dyn Leases>,
-    pub expiry: Arc<dyn Expiry>,
+    pub stored: Arc<dyn Stored>,
+    pub tokens: Arc<dyn Tokens>,
 }
 
 impl Stores {
@@ -73,7 +80,8 @@ impl Stores {
             + Outbox
             + Idempotency
             + Leases
-            + Expiry
+            + Stored
+            + Tokens
             + 'static,
     {
         Stores {
@@ -87,7 +95,8 @@ impl Stores {
             outbox: store.clone(),
             idempotency: store.clone(),
             leases: store.clone(),
-            expiry: store,
+            stored: store.clone(),
+            tokens: store,
         }
     }
 }

@@ -1,7 +1,8 @@
 //! What a sandbox may be called and asked to be. Bad input is refused before anything is recorded.
 
 use crate::{Error, Result};
-use seawall_api::{InvalidId, SandboxId, sandbox::SandboxSpec};
+use seawall_api::{ErrorKind, InvalidId, SandboxId, http::CreateSandbox, sandbox::SandboxSpec};
+use std::collections::BTreeMap;
 
 /// What file systems take, with room for what is put before it.
 pub const LONGEST_VOLUME: usize = 220;
@@ -22,6 +23,45 @@ pub fn name(name: Option<&str>) -> Result<()> {
     }
 }
 
+/// Bounds of what a request may have kept with a sandbox: entries, and bytes of names and values together.
+const MAX_ENV: (usize, usize) = (256, 64 << 10);
+const MAX_LABELS: (usize, usize) = (64, 16 << 10);
+const MAX_MOUNTS: usize = 32;
+const MAX_PATH: usize = 4096;
+const MAX_WORD: usize = 512;
+
+/// What a request asks to be kept with a sandbox has an end: rows are read again and again.
+pub fn wishes(ask: &CreateSandbox) -> Result<()> {
+    map("env", &ask.env, MAX_ENV)?;
+    map("labels", &ask.labels, MAX_LABELS)?;
+    for (what, word) in
+        [("image", &ask.image), ("user", &ask.user), ("template", &ask.template), ("provider", &ask.provider)]
+    {
+        if word.as_ref().is_some_and(|word| word.len() > MAX_WORD) {
+            return Err(too_large(format!("`{what}` has at most {MAX_WORD} bytes")));
+        }
+    }
+    let long = ask.mounts.iter().any(|mount| mount.source.len().max(mount.target.len()) > MAX_PATH);
+    if ask.mounts.len() > MAX_MOUNTS || long {
+        return Err(too_large(format!(
+            "`mounts` has at most {MAX_MOUNTS} entries, with paths of {MAX_PATH} bytes"
+        )));
+    }
+    Ok(())
+}
+
+fn map(what: &str, map: &BTreeMap<String, String>, (entries, bytes): (usize, usize)) -> Result<()> {
+    let size: usize = map.iter().map(|(key, value)| key.len() + value.len()).sum();
+    match map.len() > entries || size > bytes {
+        true => Err(too_large(format!("`{what}` has at most {entries} entries, and {bytes} bytes in all"))),
+        false => Ok(()),
+    }
+}
+
+fn too_large(message: String) -> Error {
+    Error::new(ErrorKind::TooLarge, message)
+}
+
 pub fn spec(spec: &SandboxSpec) -> Result<()> {
     if let Some(key) = spec.labels.keys().find(|key| key.is_empty() || key.starts_with("seawall.")) {
         return Err(Error::invalid(format!(
@@ -36,26 +76,25 @@ pub fn spec(spec: &SandboxSpec) -> Result<()> {
         return Err(Error::invalid("an environment variable cannot contain a zero byte"));
     }
     let limits = &spec.limits;
-    let whole = [limits.memory_mb, limits.disk_mb, limits.max_processes];
-    if whole.contains(&Some(0)) || limits.cpus.is_some_and(|cpus| !cpus.is_finite() || cpus <= 0.0) {
+    let disk = [limits.disk_mb, limits.disk_io_mb_s, limits.disk_iops];
+    let whole = [limits.memory_mb, limits.max_processes].into_iter().chain(disk);
+    if whole.into_iter().any(|limit| limit == Some(0))
+        || limits.cpus.is_some_and(|cpus| !cpus.is_finite() || cpus <= 0.0)
+    {
         return Err(Error::invalid("a limit must be a number above zero"));
     }
-    match &spec.volume {
-        Some(name) => volume(name, limits.disk_mb.is_some()),
-        None => Ok(()),
-    }
+    spec.volume.as_deref().map_or(Ok(()), volume)
 }
 
 /// Names of volumes become names of folders. With a dot within, none is taken for an id, nor for a file of ours.
-fn volume(name: &str, limited: bool) -> Result<()> {
+fn volume(name: &str) -> Result<()> {
     let tame = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
-    if name.len() > LONGEST_VOLUME || name.starts_with('.') || !name.contains('.') || !name.chars().all(tame)
-    {
-        return Err(Error::invalid(format!("`{name}` cannot be the name of a volume")));
-    }
-    match limited {
-        // The image that limits a disk holds the rest of the box too, and is mounted once.
-        true => Err(Error::invalid("a volume that sandboxes share cannot be limited: leave `disk_mb` out")),
-        false => Ok(()),
+    let good = name.len() <= LONGEST_VOLUME
+        && !name.starts_with('.')
+        && name.contains('.')
+        && name.chars().all(tame);
+    match good {
+        true => Ok(()),
+        false => Err(Error::invalid(format!("`{name}` cannot be the name of a volume"))),
     }
 }

@@ -1,7 +1,7 @@
 //! H8: a sandbox with work that no bucket has is neither stopped nor removed without force.
 
 use super::Sandboxes;
-use crate::{Error, Result, ports::Record};
+use crate::{Error, Result, error::cut, ports::Record};
 use seawall_api::SandboxId;
 
 /// How much of a reason is kept, in characters: rounds read it of every sandbox that is marked.
@@ -23,6 +23,7 @@ impl Sandboxes {
         let why = why.map(|why| why.chars().take(MOST_WHY).collect());
         let _claim = self.inner.records.claim(id).await?;
         let mut record = self.record(id).await?;
+        let why = why.map(cut);
         if record.unsynced != why {
             record.unsynced = why;
             self.inner.records.update(&record).await?;

@@ -7,19 +7,22 @@ use super::{
 };
 use crate::{
     Error, ExecOutput, ExecRequest, Result,
+    budget::Reservation,
+    exec::Captured,
     hooks::{Moment, is_own_key},
     ports::{
         Volumes,
         store::{Page, Paged, SandboxFilter, SandboxRow},
     },
-    sandboxes::{Left, NewSandbox},
+    sandboxes::{Left, NewSandbox, check_wishes},
+    templates::Template,
 };
 use futures::FutureExt;
 use seawall_api::{
     AccountId, ErrorKind, SandboxId,
     files::FileRef,
     http::{CreateSandbox, ProviderInfo, SandboxMetrics},
-    sandbox::{EndReason, Limits, Sandbox, SandboxInfo, SandboxSpec, SandboxState, WORKDIR},
+    sandbox::{EndReason, HostMount, Sandbox, SandboxInfo, SandboxSpec, SandboxState, WORKDIR},
 };
 use seawall_sync::engine::SyncReport;
 use serde_json::{Map, Value};
@@ -37,15 +40,19 @@ pub struct EndSandbox {
     pub force: bool,
     /// None: they go where the bucket has them.
     pub volumes: Option<Volumes>,
+    /// All versions of its files are deleted too; also of one that was ended before.
+    pub delete_versions: bool,
 }
 
 impl SandboxService {
     /// V1, and H2: cold start runs also for a sandbox without a conversation.
     pub async fn create(&self, account: AccountId, ask: &CreateSandbox) -> Result<Sandbox> {
+        check_wishes(ask)?;
         let id = ask.id.unwrap_or_else(SandboxId::generate);
+        let permit = self.heavy.starts.enter(account).await;
         let alone = self.queues.wait(id).await;
         if let Some(row) = self.rows.find(id).await? {
-            drop(alone);
+            drop((alone, permit));
             return self.made_before(account, row, ask).await;
         }
         let invalid = |error: Error| error.with_code("invalid_config");
@@ -54,10 +61,12 @@ impl SandboxService {
         let name = provider.as_deref().unwrap_or(self.sandboxes.providers().default_name()).to_owned();
         let provides = self.sandboxes.providers().get(&name).map_err(invalid)?;
         self.check_provider(ask, &name)?;
+        self.mounts.check(account, &ask.mounts)?;
         let (conversation, agent, turn, cancelled) = (None, None, None, None);
         let wanted = Wanted { account, sandbox: id, conversation, agent, turn, template, cancelled };
         let spec = self.spec_of(&wanted, provides.capabilities().isolation)?;
         let (spec, kept) = self.with_volume(id, &name, spec, true).await?;
+        self.refuse_orphan(account, id, kept && spec.volume.is_none())?;
         check_user(&spec, ask).map_err(invalid)?;
         let spec = with_wishes(spec, ask);
         let new = NewSandbox {
@@ -66,7 +75,7 @@ impl SandboxService {
             name: ask.name.clone(),
             template: Some(wanted.template.name.clone()),
             provider,
-            spec: self.allowed(account, spec),
+            spec: self.bounded(account, spec, &*provides, kept).await?,
         };
         if !ask.start {
             self.sandboxes.create(new).await.map_err(|error| created(id, error))?;
@@ -78,19 +87,13 @@ impl SandboxService {
         self.get(account, id).await
     }
 
-    /// T5: only the operator's own account may have sandboxes that end later than the server says.
-    fn allowed(&self, account: AccountId, mut spec: SandboxSpec) -> SandboxSpec {
-        let least = |asked: Option<u64>, most: Option<u64>| match (asked, most.filter(|most| *most > 0)) {
-            (Some(asked), Some(most)) if asked == 0 || asked > most => Some(most),
-            _ => asked,
-        };
-        if account != AccountId::LOCAL {
-            let most = self.timeouts;
-            spec.timeouts.idle_seconds = least(spec.timeouts.idle_seconds, most.idle_seconds);
-            spec.timeouts.max_lifetime_seconds =
-                least(spec.timeouts.max_lifetime_seconds, most.max_lifetime_seconds);
-        }
-        spec
+    /// Whether a sandbox that was made earlier may still have its mounts: those that no template furnishes must be granted
+    /// to its account now.
+    pub(super) fn check_mounts(&self, account: AccountId, spec: &SandboxSpec) -> Result<()> {
+        let furnished: Vec<HostMount> = self.templates.all().flat_map(Template::furnished).collect();
+        let asked: Vec<HostMount> =
+            spec.mounts.iter().filter(|mount| !furnished.contains(mount)).cloned().collect();
+        self.mounts.check(account, &asked)
     }
 
     /// What is not walled off from this machine is for its operator to choose: by the default, or by a template.
@@ -110,8 +113,7 @@ impl SandboxService {
     async fn made_before(&self, account: AccountId, row: SandboxRow, ask: &CreateSandbox) -> Result<Sandbox> {
         let id = row.id;
         if row.account_id != account {
-            let message = format!("the id {id} cannot be used; leave it out, and one is made");
-            return Err(Error::invalid(message).with_code("invalid_id"));
+            return Err(Error::not_found(format!("there is no sandbox {id}")));
         }
         if row.state == SandboxState::Terminated {
             return Err(gone(id));
@@ -135,6 +137,11 @@ impl SandboxService {
         let row = self.row(account, id).await?;
         let info = self.sandboxes.get(id).await?;
         Ok(self.seen(row, info))
+    }
+
+    /// What each row of a page of [`SandboxService::list`] takes in memory.
+    pub async fn sizes(&self, account: AccountId, filter: &SandboxFilter, page: &Page) -> Result<Vec<u64>> {
+        self.rows.sizes(account, filter, page).await
     }
 
     /// Newest first.
@@ -181,6 +188,7 @@ impl SandboxService {
         force: bool,
     ) -> Result<Sandbox> {
         self.live_row(account, id).await?;
+        let _permit = self.heavy.ends.enter(account).await;
         match force {
             true => self.sandboxes.give_up_unsynced(id).await?,
             false => self.refuse_if_busy(account, id).await?,
@@ -191,6 +199,7 @@ impl SandboxService {
 
     /// V2: for good. What was ended before stays so.
     pub async fn end(&self, account: AccountId, id: SandboxId, how: &EndSandbox) -> Result<Sandbox> {
+        let _permit = self.heavy.ends.enter(account).await;
         // One after the other, and not while somebody makes it ready.
         let _alone = self.queues.wait(id).await;
         let row = match self.row(account, id).await {
@@ -201,7 +210,15 @@ impl SandboxService {
             }
             found => found?,
         };
+        // Before anything is ended: where that cannot be done, nothing is.
+        let versions = match how.delete_versions {
+            true => self.deletable(&row).await?,
+            false => None,
+        };
         if row.state == SandboxState::Terminated {
+            if let Some(versions) = versions {
+                self.delete_versions(&row, &versions).await?;
+            }
             return self.get(account, id).await;
         }
         if !how.force {
@@ -214,6 +231,9 @@ impl SandboxService {
             found => found?,
         };
         self.terminate_with(&wanted, how).await?;
+        if let Some(versions) = versions {
+            self.delete_versions(&row, &versions).await?;
+        }
         match self.get(account, id).await {
             // One without a template leaves no record.
             Err(error) if error.kind() == ErrorKind::NotFound => {
@@ -240,7 +260,7 @@ impl SandboxService {
 
     /// With a sync first, unless that is not wanted. Where the sync fails it goes on, unless forced.
     pub async fn terminate(&self, wanted: &Wanted, sync: bool, force: bool) -> Result<()> {
-        self.terminate_with(wanted, &EndSandbox { sync, force, volumes: None }).await
+        self.terminate_with(wanted, &EndSandbox { sync, force, volumes: None, delete_versions: false }).await
     }
 
     async fn terminate_with(&self, wanted: &Wanted, how: &EndSandbox) -> Result<()> {
@@ -301,7 +321,7 @@ impl SandboxService {
         *closed = Some(self.entrances.close(id, Closing::End));
         let again = async {
             self.sandboxes.stop(id, GRACE).await?;
-            self.sandboxes.start(id).await?;
+            self.sandboxes.start_to_save(id).await?;
             self.push(wanted).await
         };
         match again.await {
@@ -339,7 +359,18 @@ impl SandboxService {
     }
 
     pub async fn exec(&self, account: AccountId, id: SandboxId, request: ExecRequest) -> Result<ExecOutput> {
-        let done = crate::exec::run(&self.guest(account, id).await?, request).await;
+        self.exec_captured(account, id, request, None).await.map(ExecOutput::from)
+    }
+
+    /// As [`SandboxService::exec`], with the output as it was gathered. What `room` has no bytes for is counted as truncated.
+    pub async fn exec_captured(
+        &self,
+        account: AccountId,
+        id: SandboxId,
+        request: ExecRequest,
+        room: Option<Reservation>,
+    ) -> Result<Captured> {
+        let done = crate::exec::run(&self.guest(account, id).await?, request, room).await;
         match done {
             // It may have been ended under the command's feet.
             Err(error) => match self.row(account, id).await {
@@ -407,12 +438,7 @@ fn with_wishes(template: SandboxSpec, ask: &CreateSandbox) -> SandboxSpec {
     spec.env.extend(ask.env.clone());
     spec.labels.extend(ask.labels.clone());
     spec.user = ask.user.clone().or(spec.user);
-    spec.limits = Limits {
-        cpus: ask.limits.cpus.or(spec.limits.cpus),
-        memory_mb: ask.limits.memory_mb.or(spec.limits.memory_mb),
-        disk_mb: ask.limits.disk_mb.or(spec.limits.disk_mb),
-        max_processes: ask.limits.max_processes.or(spec.limits.max_processes),
-    };
+    spec.limits = ask.limits.or(spec.limits);
     let new = ask.mounts.iter().filter(|mount| !spec.mounts.contains(mount)).cloned().collect::<Vec<_>>();
     spec.mounts.extend(new);
     spec.timeouts = ask.timeouts.or(spec.timeouts);

@@ -16,7 +16,7 @@ use serde_json::{Map, Value};
 use std::sync::Arc;
 
 /// The code of an error: a template that sandboxes were made by is gone.
-pub(super) const NO_TEMPLATE: &str = "no_template";
+pub(crate) const NO_TEMPLATE: &str = "no_template";
 
 impl SandboxService {
     /// Another account's is not there (C7).
@@ -149,8 +149,9 @@ impl SandboxService {
         Ok(marked.unwrap_or(id))
     }
 
-    pub(super) fn seen(&self, mut row: SandboxRow, info: SandboxInfo) -> Sandbox {
+    pub(super) fn seen(&self, mut row: SandboxRow, mut info: SandboxInfo) -> Sandbox {
         row.metadata = shown(row.metadata);
+        self.mounts.shown(row.account_id, &mut info.spec.mounts);
         Sandbox {
             info,
             template: row.template,

@@ -158,7 +158,7 @@ impl SandboxService {
             let not_ready = Map::from_iter([(READY.to_owned(), Value::Bool(false))]);
             self.note_of(account, id, &not_ready).await;
         }
-        self.sandboxes.start(id).await.map(drop)
+        self.sandboxes.start_to_save(id).await.map(drop)
     }
 
     /// V6: what was synced last, and when.

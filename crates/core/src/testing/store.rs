@@ -5,13 +5,14 @@ mod conversations;
 mod expiry;
 mod rows;
 mod server;
+mod tokens;
 
 use super::lock;
 use crate::{
     Error, Result,
     ports::{
         Clock, SystemClock,
-        store::{Cursor, Fence, HookRun, KeyHash, Page, Paged, SandboxRow, Session, Stores, Task},
+        store::{Cursor, Day, Fence, HookRun, KeyHash, Page, Paged, SandboxRow, Session, Stores, Task},
     },
 };
 use bytes::Bytes;
@@ -41,12 +42,11 @@ struct State {
     conversations: BTreeMap<ConversationId, Conversation>,
     turns: BTreeMap<TurnId, (AccountId, Turn)>,
     boots: BTreeMap<TurnId, String>,
-    summaries: BTreeMap<TurnId, String>,
-    /// When sandboxes were ended.
-    ended: BTreeMap<SandboxId, Timestamp>,
     events: BTreeMap<TurnId, Vec<Bytes>>,
     usage: BTreeMap<TurnId, Usage>,
     hook_usage: BTreeMap<(ConversationId, String), (AccountId, Usage, Timestamp)>,
+    /// By the run of a turn; what has ended is under none.
+    charges: BTreeMap<(AccountId, Day, Option<(TurnId, u64)>), u64>,
     messages: BTreeMap<(AccountId, ConversationId, Timestamp, MessageId), Message>,
     sandboxes: BTreeMap<SandboxId, SandboxRow>,
     sessions: BTreeMap<(AccountId, &'static str, String), Session>,
@@ -54,6 +54,8 @@ struct State {
     outbox: BTreeMap<u64, Waiting>,
     keys_in_use: BTreeMap<(AccountId, String), InUse>,
     leases: BTreeMap<String, Held>,
+    /// Bytes, and how often they were set.
+    stored: BTreeMap<(AccountId, String), (u64, u64)>,
     /// For outbox entries and receipts.
     last_number: u64,
 }

@@ -42,7 +42,7 @@ impl Turns {
         let conversation = self.inner.stores.conversations.get(account, id).await?;
         if let (true, Some(sandbox)) = (terminate, conversation.sandbox_id) {
             self.refuse_while_running(account, id).await?;
-            let how = EndSandbox { sync: true, force: false, volumes: None };
+            let how = EndSandbox { sync: true, force: false, volumes: None, delete_versions: false };
             match self.inner.service.end(account, sandbox, &how).await {
                 Err(error) if error.kind() != ErrorKind::NotFound => return Err(error),
                 _ => {}

@@ -1,6 +1,11 @@
 //! From the agent's output to stored events, and no byte acknowledged before.
 
-use super::{answer::Answer, run::Runner};
+use super::{
+    answer::Answer,
+    cancel::{CANCEL, Cancel},
+    run::Runner,
+    usage::changed,
+};
 use crate::{
     Error, ExecRequest, Result,
     agents::{AgentAsk, AgentCommand, Driver, Parser, SessionPlace},
@@ -13,7 +18,7 @@ use crate::{
 use futures::FutureExt;
 use seawall_api::{
     ErrorKind, ProcessId,
-    conversation::{TurnState, Usage},
+    conversation::TurnState,
     event::Event,
     exec::{ExitReason, ExitStatus, StartProcess, WhenFull},
     files::{FileRef, ListDir, WriteFile, WriteMode},
@@ -22,10 +27,7 @@ use seawall_api::{
 };
 use seawall_wire::{Guest, Process, ProcessOutput};
 use std::{sync::Arc, time::Duration};
-use tokio::{
-    sync::watch,
-    time::{Instant, sleep, timeout},
-};
+use tokio::time::{sleep, timeout};
 
 /// How the agent's work came out.
 pub(super) struct Pumped {
@@ -33,16 +35,14 @@ pub(super) struct Pumped {
     pub error: Option<String>,
 }
 
-/// Events of one write.
+/// Events of one write, and bytes of output that they come from.
 const BATCH: usize = 256;
+const BATCH_BYTES: u64 = 256 << 10;
 /// Where Codex keeps its sessions: a folder for the year, the month, the day.
 const SESSION_DEPTH: u32 = 5;
 const SESSION_PAGE: u32 = 500;
 /// How far back the agent's session is looked for.
 const TURNS_BACK: u32 = 20;
-/// How long a cancelled agent may take to be gone.
-const CANCEL: Duration = Duration::from_secs(30);
-const KILL_AGAIN: Duration = Duration::from_secs(1);
 const PORT_TRIES: u32 = 40;
 const PORT_PAUSE: Duration = Duration::from_millis(100);
 /// Stdin from a file: whoever takes a turn up again has nothing to write. Folders of agents are made.
@@ -176,13 +176,15 @@ impl Runner {
     async fn expose(&mut self, port: u16) -> Result<Option<Expose>> {
         let inner = self.turns.inner.clone();
         let ids = (self.conversation.id, self.id(), self.sandbox());
-        let Some(access) = inner.access(self.wanted.account, ids, self.template()).await? else {
+        let counted = self.answer.passed();
+        let Some(access) = inner.access(self.wanted.account, ids, self.template(), counted).await? else {
             return Ok(None);
         };
         let gateway = inner.gateway.clone();
         let gateway = gateway.ok_or_else(|| Error::unavailable("this server speaks to no models"))?;
         let access: Arc<Access> = Arc::new(access);
         self.meter = Some(access.meter.clone());
+        self.tokens = access.models.as_ref().map(|models| models.tokens.clone());
         let serve: Serve = Arc::new(move |connection| {
             let (gateway, access) = (gateway.clone(), access.clone());
             async move { gateway.serve(connection, access).await }.boxed()
@@ -211,7 +213,7 @@ impl Runner {
     }
 
     /// Earlier turns of the same kind, the latest first.
-    async fn before(&self) -> Result<Vec<Answer>> {
+    pub(super) async fn before(&self) -> Result<Vec<Answer>> {
         let (turns, account) = (&self.turns, self.wanted.account);
         let store = &turns.inner.stores.turns;
         let found = store.list(account, self.conversation.id, &Page::first(TURNS_BACK)).await?;
@@ -219,20 +221,10 @@ impl Runner {
         let mut all = Vec::new();
         for turn in found.items {
             if turn.number < self.turn.number && turn.template.as_ref() == Some(name) {
-                all.push(turns.folded(account, turn.id).await?);
+                all.push(turns.folded_briefly(account, turn.id).await?);
             }
         }
         Ok(all)
-    }
-
-    /// M3: an agent that tells only what its thread used in all is charged what is new.
-    pub(super) async fn base(&self) -> Result<Usage> {
-        if self.answer.thread().is_none() {
-            return Ok(Usage::default());
-        }
-        let before = self.before().await?;
-        let same = before.iter().filter(|answer| answer.session == self.answer.session);
-        Ok(same.filter_map(Answer::thread).next().unwrap_or_default())
     }
 
     /// After a crash of the server: the agent may still be at it.
@@ -282,8 +274,7 @@ impl Runner {
     async fn replay(&self, parser: &mut dyn Parser) -> Result<()> {
         let mut followed = 0;
         loop {
-            let store = &self.turns.inner.stores.turns;
-            let events = store.events(self.wanted.account, self.id(), followed, 1000).await?;
+            let events = self.turns.some_events(self.wanted.account, self.id(), followed, None).await?;
             let Some(last) = events.last() else { return Ok(()) };
             followed = last.number + 1;
             for event in &events {
@@ -303,27 +294,38 @@ impl Runner {
     ) -> Result<Pumped> {
         process.set_manual_ack(true);
         let mut cancel = Cancel::new(self.turns.live(self.id()).cancel.subscribe());
+        let mut metered = self.meter.as_ref().map(|meter| meter.subscribe());
         let mut acknowledged = process.offset();
         loop {
             let next = tokio::select! {
                 next = process.next() => next,
+                // An agent that prints nothing is counted all the same, also where this server dies.
+                () = changed(&mut metered) => {
+                    if let Some(event) = self.passed() {
+                        self.store(vec![event], self.turn.output_offset).await?;
+                    }
+                    continue;
+                }
                 () = cancel.due() => {
                     cancel.kill(guest, process.id()).await;
                     continue;
                 }
             };
-            let mut events = Vec::new();
+            let (mut events, begun) = (Vec::new(), process.offset());
             let mut ended = match next {
                 Ok(output) => take(&mut *parser, output, &mut events),
                 Err(error) => return self.lost(error).await,
             };
             // What is there already goes into the same write.
-            while ended.is_none() && events.len() < BATCH {
+            while ended.is_none() && events.len() < BATCH && process.offset() - begun < BATCH_BYTES {
                 let Some(Ok(output)) = process.next().now_or_never() else { break };
                 ended = take(&mut *parser, output, &mut events);
             }
             if let Some(status) = ended {
                 return self.ended(&status, parser, events, cancel.asked, process).await;
+            }
+            if !self.room.holds(parser.held()) {
+                parser.pass_over(&mut events);
             }
             // What is before it is in events, or was stderr, which no event tells.
             let offset = process.offset().saturating_sub(parser.unread() as u64);
@@ -370,7 +372,7 @@ impl Runner {
             }
             false => (outcome.state, outcome.error),
         };
-        events.extend(self.untold(&events));
+        events.extend(self.passed());
         // As a shell has it: 128 and the signal.
         let exit_code = status.code.or(status.signal.map(|signal| 128 + signal));
         events.push(Event::AgentEnded { state, error: error.clone(), exit_code });
@@ -381,15 +383,6 @@ impl Runner {
         Ok(Pumped { state, error })
     }
 
-    /// M3: an agent that was killed told nothing of its last request; the server saw it.
-    fn untold(&self, events: &[Event]) -> Option<Event> {
-        let driver = self.template().driver().ok().filter(|driver| !driver.counts_thread())?;
-        let passed = self.meter.as_ref()?.so_far().usage;
-        let usage = self.answer.untold(events, &passed)?;
-        tracing::info!(turn = %self.id(), agent = driver.name(), ?usage, "used, and not told by the agent");
-        Some(Event::Usage { message: Some("gateway".to_owned()), usage })
-    }
-
     /// The wire to the agent is gone for good.
     async fn lost(&mut self, error: seawall_wire::Error) -> Result<Pumped> {
         let error = Error::from(error);
@@ -398,12 +391,12 @@ impl Runner {
         let state = TurnState::Interrupted;
         let said = match there.map(|there| (there.state, there.reason)) {
             Ok((now, Some(reason))) => format!("the sandbox is {now} ({reason})"),
-            Ok((now, None)) => format!("the sandbox is {now}: {}", error.chain()),
+            Ok((now, None)) => format!("the sandbox is {now}: {}", error.told_to(self.wanted.account)),
             Err(_) => "the sandbox is gone".to_owned(),
         };
         let error = Some(said);
         let ended = Event::AgentEnded { state, error: error.clone(), exit_code: None };
-        let events = self.untold(&[]).into_iter().chain([ended]).collect();
+        let events = self.passed().into_iter().chain([ended]).collect();
         self.store(events, self.turn.output_offset).await?;
         Ok(Pumped { state, error })
     }
@@ -412,41 +405,6 @@ impl Runner {
 impl Pumped {
     pub fn cancelled() -> Pumped {
         Pumped { state: TurnState::Cancelled, error: Some("it was cancelled".to_owned()) }
-    }
-}
-
-/// A wish to end the agent, tried until it is ended.
-struct Cancel {
-    wish: watch::Receiver<bool>,
-    asked: bool,
-    again: Option<Instant>,
-}
-
-impl Cancel {
-    fn new(wish: watch::Receiver<bool>) -> Cancel {
-        Cancel { wish, asked: false, again: None }
-    }
-
-    /// Ends when the agent is to be killed, the first time or again.
-    async fn due(&mut self) {
-        if !self.asked {
-            // Where the sender is gone, nobody can wish it any more.
-            if self.wish.wait_for(|wish| *wish).await.is_err() {
-                std::future::pending::<()>().await;
-            }
-            self.asked = true;
-            return;
-        }
-        match self.again {
-            Some(again) => tokio::time::sleep_until(again).await,
-            None => std::future::pending().await,
-        }
-    }
-
-    async fn kill(&mut self, guest: &Guest, process: ProcessId) {
-        let killed = matches!(timeout(CANCEL, guest.kill(process)).await, Ok(Ok(())));
-        tracing::info!(%process, killed, "a turn is cancelled");
-        self.again = (!killed).then(|| Instant::now() + KILL_AGAIN);
     }
 }
 

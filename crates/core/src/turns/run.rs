@@ -6,19 +6,21 @@ use super::{
     encoded, first_event,
     hold::{Found, Held, LEASE},
     pump::Pumped,
-    save::pushed_event,
+    room::{Room, Stores},
 };
 use crate::{
     Error, Result,
-    hooks::{HookContext, Moment},
+    hooks::Moment,
     persist::persist,
     ports::{
         gateway::Meter,
-        store::{EndTurn, Fence, Lease, just_after},
+        store::{Fence, Lease},
     },
     service::{Wanted, told},
-    templates::{Template, When},
+    templates::Template,
+    tokens::TurnTokens,
 };
+use bytes::Bytes;
 use futures::FutureExt;
 use jiff::Timestamp;
 use seawall_api::{
@@ -26,11 +28,7 @@ use seawall_api::{
     conversation::{Conversation, Message, Role, Turn, TurnState},
     event::Event,
 };
-use seawall_sync::engine::SyncReport;
-use std::{
-    sync::{Arc, Mutex, PoisonError},
-    time::Duration,
-};
+use std::{sync::Arc, time::Duration};
 use tokio::{
     task::JoinHandle,
     time::{Instant, sleep, timeout},
@@ -53,17 +51,20 @@ pub(super) struct Runner {
     pub conversation: Conversation,
     pub prompt: String,
     pub answer: Answer,
+    pub room: Room,
     /// How many events are stored.
     pub stored: u64,
     /// Events that are stored with the next ones.
     early: Vec<Event>,
-    fence: Fence,
+    pub fence: Fence,
     /// This process began it just now.
     is_new: bool,
     /// Its guest hears of the turn.
     telling: Option<JoinHandle<()>>,
     /// What passed to models, as the server saw it.
     pub meter: Option<Arc<Meter>>,
+    /// The turn's part of its account's token budget. `None` where its agent needs no model.
+    pub tokens: Option<TurnTokens>,
 }
 
 /// Who ran the turn.
@@ -120,7 +121,8 @@ impl Turns {
         let is_new = known.is_some();
         let found = match known {
             Some((conversation, prompt)) => {
-                Some(Found { turn, conversation, answer: Answer::default(), prompt })
+                let room = self.room(account);
+                Some(Found { turn, conversation, answer: Answer::default(), room, prompt })
             }
             None => persist(|| self.found(account, turn.id)).await?,
         };
@@ -156,7 +158,7 @@ impl Turns {
 
     /// To its end.
     async fn runner(&self, account: AccountId, found: Found, fence: Fence, is_new: bool) -> Result<()> {
-        let Found { turn, conversation, answer, prompt } = found;
+        let Found { turn, conversation, answer, room, prompt } = found;
         let sandbox = turn.sandbox_id.ok_or_else(|| Error::internal("a turn without a sandbox"))?;
         let template = self.inner.templates.get(turn.template.as_deref().unwrap_or_default()).cloned();
         let wanted = Wanted {
@@ -187,12 +189,14 @@ impl Turns {
             conversation,
             prompt,
             answer,
+            room,
             stored,
             early,
             fence,
             is_new,
             telling: None,
             meter: None,
+            tokens: None,
         };
         match template {
             Ok(_) => runner.finished().await,
@@ -235,7 +239,8 @@ impl Runner {
             self.store(Vec::new(), self.turn.output_offset).await?;
         }
         self.look_after(self.turns.inner.service.sandboxes.attended()).await;
-        self.close(TurnState::Failed, Some(error.chain())).await
+        let told = error.told_to(self.wanted.account);
+        self.close(TurnState::Failed, Some(told)).await
     }
 
     async fn finished(mut self) -> Result<()> {
@@ -252,7 +257,7 @@ impl Runner {
                     let (id, chain) = (self.id(), error.chain());
                     tracing::error!(turn = %id, conversation = %self.conversation.id, sandbox = %self.sandbox(), error = %chain, "a turn failed");
                     self.kill_agent().await;
-                    (TurnState::Failed, Some(chain))
+                    (TurnState::Failed, Some(error.told_to(self.wanted.account)))
                 }
             },
         };
@@ -261,12 +266,13 @@ impl Runner {
         {
             tracing::error!(turn = %self.id(), error = %failed.chain(), "the first events could not be stored");
         }
+        self.settle_tokens().await?;
         self.answer.base = persist(|| self.base()).await?;
         let (state, error) = match self.finish(state, &error).await {
             Ok(()) => (state, error),
             Err(failed) if self.is_anothers(&failed).await => return Err(failed),
             // A hook that asked to be critical.
-            Err(failed) => (TurnState::Failed, Some(failed.chain())),
+            Err(failed) => (TurnState::Failed, Some(failed.told_to(self.wanted.account))),
         };
         // After what was said before, and before the next turn can begin.
         if let Some(telling) = self.telling.take() {
@@ -382,7 +388,7 @@ impl Runner {
     /// Stores events, however long the database takes: nobody sees one that is not stored, and the agent waits.
     pub async fn store(&mut self, events: Vec<Event>, output_offset: u64) -> Result<()> {
         let events: Vec<Event> = self.early.iter().cloned().chain(events).collect();
-        let encoded = events.iter().map(encoded).collect::<Result<Vec<_>>>()?;
+        let (events, encoded) = self.admitted(events)?;
         let turns = self.turns.clone();
         let store = &turns.inner.stores.turns;
         let (account, id, first) = (self.wanted.account, self.id(), self.stored);
@@ -390,104 +396,27 @@ impl Runner {
             .await?;
         self.early.clear();
         self.stored += encoded.len() as u64;
-        events.iter().for_each(|event| self.answer.apply(event));
+        events.iter().for_each(|event| self.room.fold(&mut self.answer, event));
         turns.live(id).stored(first, &encoded);
         Ok(())
     }
 
-    /// H6: always, after success, error and hang-up.
-    async fn finish(&mut self, state: TurnState, error: &Option<String>) -> Result<()> {
-        if self.answer.pushed {
-            return Ok(());
-        }
-        let row = persist(|| self.turns.inner.stores.sandboxes.find(self.sandbox())).await?;
-        if row.as_ref().is_some_and(|row| row.account_id != self.wanted.account) {
-            // Somebody else was quicker to take the id: it is theirs.
-            return Ok(());
-        }
-        let (is_known, worked) = (row.is_some(), self.answer.started.is_some());
-        let pushed: Arc<Mutex<Option<Result<Option<SyncReport>>>>> = Arc::default();
-        let (turns, wanted) = (self.turns.clone(), self.wanted.clone());
-        let (pusher, what, result) = (turns.clone(), wanted.clone(), pushed.clone());
-        let push = async move {
-            let done = match is_known {
-                true => pusher.push(&what, worked).await,
-                // It was never made, so there is nothing to push.
-                false => Ok(None),
+    /// Those that may be stored, and as they are stored.
+    fn admitted(&mut self, events: Vec<Event>) -> Result<(Vec<Event>, Vec<Bytes>)> {
+        let (mut admitted, mut bytes) = (Vec::with_capacity(events.len()), Vec::with_capacity(events.len()));
+        for event in events {
+            let data = encoded(&event)?;
+            let (event, data) = match self.room.stores(&event, data.len()) {
+                Stores::It => (event, data),
+                Stores::Instead(notice) => {
+                    let data = encoded(&notice)?;
+                    (notice, data)
+                }
+                Stores::Nothing => continue,
             };
-            let failed = done.as_ref().err().map(|error| Error::new(error.kind(), error.chain()));
-            *result.lock().unwrap_or_else(PoisonError::into_inner) = Some(done);
-            failed.map_or(Ok(()), Err)
-        };
-        let moment = Moment::StreamFinish {
-            state,
-            answer: Some(Box::new(self.message(state, error))),
-            usage: self.answer.usage().0,
-        };
-        // The agent has ended: what is left is done to its end.
-        let context = HookContext { cancelled: None, ..wanted.context() };
-        let ran = turns.inner.hooks.run(&context, &moment, Some(push.boxed())).await;
-        let mut pushed = pushed.lock().unwrap_or_else(PoisonError::into_inner).take();
-        let replaced = wanted.template.hooks.stream_finish.iter().any(|hook| hook.when == When::Instead);
-        if pushed.is_none() && ran.is_err() && is_known && !replaced {
-            // A hook before it failed the turn; the files are not to be lost with it.
-            pushed = Some(turns.push(&wanted, worked).await);
+            admitted.push(event);
+            bytes.push(data);
         }
-        let event = match pushed {
-            Some(Ok(Some(report))) => pushed_event(&report),
-            Some(Err(error)) => {
-                Some(Event::WorkspaceUnsynced { error: told(self.wanted.account, error.chain()) })
-            }
-            _ => None,
-        };
-        if let Some(event) = event {
-            self.store(vec![event], self.turn.output_offset).await?;
-        }
-        ran
-    }
-
-    /// A time behind the prompt, whatever the clock says.
-    fn ended_at(&self) -> Timestamp {
-        self.turns.inner.clock.now().max(just_after(self.turn.created_at))
-    }
-
-    /// The answer as it is stored (M1).
-    fn message(&self, state: TurnState, error: &Option<String>) -> Message {
-        let body = match (self.answer.body.is_empty(), error) {
-            (true, Some(error)) => format!("[{state}: {error}]"),
-            _ => self.answer.body.clone(),
-        };
-        Message {
-            id: self.turn.answer_id,
-            conversation_id: self.conversation.id,
-            turn_id: Some(self.id()),
-            role: Role::Assistant,
-            body,
-            usage: Some(self.answer.usage().0),
-            tool_calls: self.answer.tool_calls.clone(),
-            created_at: self.ended_at(),
-            revision: 1,
-        }
-    }
-
-    /// M3: usage, totals and answer in one transaction, once.
-    async fn close(&self, state: TurnState, error: Option<String>) -> Result<()> {
-        let (usage, estimate) = self.answer.usage();
-        let answer = self.message(state, &error);
-        let ended_at = answer.created_at;
-        let end = EndTurn { id: self.id(), state, answer: Some(answer), error, usage, ended_at };
-        let store = &self.turns.inner.stores.turns;
-        let ended = persist(|| store.end(self.wanted.account, Some(&self.fence), &end)).await?;
-        let stats = ended.stats;
-        let bytes = end.answer.as_ref().map_or(0, |answer| answer.body.len());
-        tracing::info!(key = %self.turn.answer_id, conversation = %self.conversation.id, bytes, "message stored");
-        tracing::info!(
-            turn = %self.id(), conversation = %self.conversation.id, sandbox = %self.sandbox(), %state, estimate,
-            input_tokens = usage.input_tokens, output_tokens = usage.output_tokens, cache_tokens = usage.cache_tokens,
-            total_input_tokens = stats.total_input_tokens, total_output_tokens = stats.total_output_tokens,
-            total_cache_tokens = stats.total_cache_tokens, messages = stats.messages_exchanged, "turn ended"
-        );
-        self.turns.live(self.id()).ended(self.stored + 1);
-        Ok(())
+        Ok((admitted, bytes))
     }
 }

@@ -2,7 +2,7 @@
 
 use crate::world::{World, error, new, within};
 use seawall_api::{
-    ErrorKind, SandboxId,
+    AccountId, ErrorKind, SandboxId,
     exec::StartProcess,
     sandbox::{EndReason, SandboxState},
 };
@@ -96,7 +96,7 @@ async fn p8_a_box_made_just_before_a_crash_is_kept() {
     let world = World::new();
     let id = world.leave_record(SandboxState::Creating).await;
     let spec = world.recorded(id).await.unwrap().spec;
-    world.mock.create(id, &spec).await.unwrap();
+    world.mock.create(id, &spec, AccountId::LOCAL).await.unwrap();
     world.clock.advance(PATIENCE * 2);
     assert_eq!(world.sandboxes.sweep().await.unwrap(), Sweep::default());
     assert_eq!(world.state(id).await, SandboxState::Created);
@@ -129,6 +129,22 @@ async fn p8_a_provider_that_cannot_be_asked_loses_nothing() {
         assert_eq!(world.recorded(id).await.unwrap().state, SandboxState::Running);
     }
     assert_eq!(world.sandboxes.sweep().await.unwrap(), Sweep::default());
+}
+
+#[tokio::test]
+async fn p8_what_fails_for_one_keeps_no_other_from_being_looked_at() {
+    let world = World::new();
+    let (first, second, lost) = (world.running().await, world.running().await, world.running().await);
+    for orphan in [first, second] {
+        world.records.remove(orphan).await.unwrap();
+    }
+    world.mock.remove(lost, Volumes::Keep).await.unwrap();
+    world.faults.fail(Op::Remove, 1, ErrorKind::Unavailable);
+    assert_eq!(error(world.sandboxes.sweep().await).kind(), ErrorKind::Unavailable);
+    assert_eq!(world.boxes().await, 1);
+    assert_eq!(world.recorded(lost).await.unwrap().state, SandboxState::Lost);
+    assert_eq!(world.sandboxes.sweep().await.unwrap().removed.len(), 1);
+    assert_eq!(world.boxes().await, 0);
 }
 
 #[tokio::test]

@@ -5,7 +5,7 @@ use bytes::Bytes;
 use jiff::Timestamp;
 use seawall_api::{
     AccountId, ConversationId, MessageId, SandboxId, TurnId,
-    conversation::{Conversation, Message, Turn, Usage},
+    conversation::{Conversation, Message, Turn},
 };
 use seawall_core::{
     Error, Result,
@@ -162,6 +162,10 @@ impl TurnStore for Troubled<dyn TurnStore> {
         self.trouble.meet(Call::Append, append).await
     }
 
+    async fn event_sizes(&self, account: AccountId, turn: TurnId, from: u64, limit: u32) -> Result<Vec<u64>> {
+        self.inner.event_sizes(account, turn, from, limit).await
+    }
+
     async fn events(
         &self,
         account: AccountId,
@@ -171,16 +175,6 @@ impl TurnStore for Troubled<dyn TurnStore> {
     ) -> Result<Vec<TurnEvent>> {
         self.trouble.pass().await;
         self.inner.events(account, turn, from, limit).await
-    }
-
-    async fn summary(&self, account: AccountId, turn: TurnId) -> Result<Option<String>> {
-        self.trouble.pass().await;
-        self.inner.summary(account, turn).await
-    }
-
-    async fn used_since(&self, account: AccountId, since: Timestamp) -> Result<Usage> {
-        self.trouble.pass().await;
-        self.inner.used_since(account, since).await
     }
 
     async fn running(&self, page: &Page) -> Result<Paged<RunningTurn>> {
@@ -235,6 +229,20 @@ impl Messages for Troubled<dyn Messages> {
 
     async fn get(&self, account: AccountId, conversation: ConversationId, id: MessageId) -> Result<Message> {
         self.trouble.meet(Call::GetMessage, self.inner.get(account, conversation, id)).await
+    }
+
+    async fn size(&self, account: AccountId, conversation: ConversationId, id: MessageId) -> Result<u64> {
+        self.inner.size(account, conversation, id).await
+    }
+
+    async fn sizes(
+        &self,
+        account: AccountId,
+        conversation: ConversationId,
+        direction: Direction,
+        page: &Page,
+    ) -> Result<Vec<u64>> {
+        self.inner.sizes(account, conversation, direction, page).await
     }
 
     async fn list(

@@ -12,6 +12,7 @@ use seawall_api::{
 };
 use seawall_core::{
     Error, Providers, Result, Sandboxes, Turns,
+    accounts::{AccountCatalog, AccountLimits},
     delivery::Courier,
     hooks::{Hook, Hooks},
     ports::{
@@ -113,6 +114,7 @@ fn host(setup: &Setup, place: Place) -> Host {
         .with_timeouts(setup.timeouts);
     let courier = Courier::new(stores.outbox.clone(), stores.messages.clone()).with_webhooks(webhooks);
     let turns = Turns::new(TurnParts {
+        accounts: AccountCatalog::new(stores.accounts.clone(), AccountLimits::NONE),
         stores,
         service: service.clone(),
         hooks: hooks.clone(),

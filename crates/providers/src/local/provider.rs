@@ -2,14 +2,14 @@
 
 use super::{folder::Folders, launch};
 use crate::{
-    boxes::{Boxes, Held, Intent, io_error, no_box},
+    boxes::{Boxes, Held, Intent, io_error, no_box, refuse_damaged},
     dial::dial,
     off_thread, volumes,
     watch::{self, Truth},
 };
 use async_trait::async_trait;
 use jiff::Timestamp;
-use seawall_api::{ErrorKind, SandboxId, hello::Role, sandbox::SandboxSpec};
+use seawall_api::{AccountId, ErrorKind, SandboxId, hello::Role, sandbox::SandboxSpec};
 use seawall_core::{
     Error, Result,
     ports::{BoxEvents, BoxInfo, BoxState, Capabilities, LimitKinds, Provider, ToBox, VolumeInfo, Volumes},
@@ -48,8 +48,7 @@ impl LocalProvider {
     }
 
     async fn hold(&self, id: SandboxId) -> Result<Option<Held>> {
-        let folders = self.folders.clone();
-        off_thread(move || folders.boxes.hold(id)).await
+        self.folders.boxes.hold(id).await
     }
 
     /// Ends everything in a box that is held.
@@ -127,13 +126,14 @@ impl Provider for LocalProvider {
         true
     }
 
-    async fn create(&self, id: SandboxId, spec: &SandboxSpec) -> Result<BoxInfo> {
+    async fn create(&self, id: SandboxId, spec: &SandboxSpec, account: AccountId) -> Result<BoxInfo> {
         check_spec(spec)?;
         tracing::warn!(sandbox = %id, "the provider `local` isolates nothing: commands run as plain processes of this machine");
         let (folders, spec) = (self.folders.clone(), spec.clone());
+        let held = folders.boxes.hold_new(id).await?;
         off_thread(move || {
-            let _held = folders.boxes.hold_new(id)?;
-            match folders.boxes.intent(id)? {
+            let _held = held;
+            match folders.boxes.intent_to_make(id)? {
                 Some(intent) if intent.spec != spec => {
                     return Err(Error::conflict(format!("a box for {id} exists with another spec")));
                 }
@@ -143,6 +143,7 @@ impl Provider for LocalProvider {
                     id,
                     spec: spec.clone(),
                     created_at: Timestamp::now(),
+                    account,
                 })?,
             }
             folders.make_root(id, &spec)?;
@@ -157,6 +158,7 @@ impl Provider for LocalProvider {
         if info.state == BoxState::Running {
             return Ok(info);
         }
+        refuse_damaged(&info)?;
         self.folders.make_root(id, &info.spec)?;
         launch::start(&self.guest, &self.folders, id, &info.spec).await?;
         self.folders.info(id)

@@ -5,10 +5,11 @@ use super::{
     folder::Folders,
     groups::{group_maker, spare_group},
     launch::Launcher,
-    limits::{self, Defaults, Mounts},
+    limits::{self, Defaults},
+    mounts::{HostFolders, Mounts},
 };
 use crate::{
-    boxes::{Boxes, Held, Intent, io_error, no_box},
+    boxes::{Boxes, Held, Intent, io_error, no_box, refuse_damaged},
     dial::dial,
     off_thread, short_work, volumes,
     watch::{self, Truth},
@@ -20,8 +21,8 @@ use rustix::{
     fs::{Mode, OFlags},
 };
 use seawall_api::{
-    SandboxId,
-    sandbox::{EndReason, SandboxSpec},
+    AccountId, SandboxId,
+    sandbox::{EndReason, Limits, SandboxSpec},
 };
 use seawall_core::{
     Error, Result,
@@ -57,7 +58,7 @@ const DEFAULT_PATH: &str = "/run/seawall/bin:/usr/local/sbin:/usr/local/bin:/usr
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct NativeSettings {
     pub defaults: Defaults,
-    /// Folders of the host that sandboxes may be given, and what lies beneath them.
+    /// Folders of the host that sandboxes may be given.
     pub mounts: Mounts,
 }
 
@@ -74,7 +75,8 @@ struct Inner {
     groups: Cgroups,
     /// What tells groups of this installation from those of others on the machine.
     installation: String,
-    settings: NativeSettings,
+    defaults: Defaults,
+    host_folders: HostFolders,
     /// When the copy of the host's `/etc` was last compared with it.
     etc_seen: Mutex<Option<Instant>>,
     warned: AtomicBool,
@@ -82,9 +84,13 @@ struct Inner {
     launching: AtomicUsize,
 }
 
+fn group_name(installation: &str, id: SandboxId) -> String {
+    format!("{installation}-{id}")
+}
+
 impl Inner {
     fn group_name(&self, id: SandboxId) -> String {
-        format!("{}-{id}", self.installation)
+        group_name(&self.installation, id)
     }
 
     /// With what the folder does not know.
@@ -94,8 +100,11 @@ impl Inner {
         if info.reason.as_ref() == Some(&died) && self.oom_kills(info.id) > 0 {
             info.reason = Some(EndReason::Failed("oom".into()));
         }
+        if info.state == BoxState::Damaged {
+            return info;
+        }
         let asked = &info.spec.limits;
-        if let Ok(limits) = limits::in_force(asked, &self.settings.defaults, &self.groups) {
+        if let Ok(limits) = limits::in_force(asked, &self.defaults, &self.groups) {
             info.limits = limits::shown(&limits, asked);
         }
         info
@@ -104,10 +113,15 @@ impl Inner {
     /// Groups of this installation whose box has no folder any more, with what lives in them: somebody removed the
     /// folder. A box's folder is made before its group and goes after it, so nobody is just making or removing one.
     fn end_orphans(&self) {
+        // A disk that is not mounted, or does not answer, is no folder that somebody removed.
+        let is_there = |path: &Path| std::fs::exists(path).unwrap_or(true);
+        if !self.folders.boxes.path.is_dir() {
+            return;
+        }
         for name in self.groups.names() {
             let of_ours = name.strip_prefix(&self.installation).and_then(|rest| rest.strip_prefix('-'));
             let Some(id) = of_ours.and_then(|id| id.parse::<SandboxId>().ok()) else { continue };
-            if self.folders.boxes.of(id).exists() {
+            if is_there(&self.folders.boxes.of(id)) {
                 continue;
             }
             tracing::warn!(sandbox = %id, "ending a box whose folder is gone");
@@ -155,7 +169,12 @@ impl NativeProvider {
         groups.clear(&spare_group(&installation, ""));
         // And of installations that are no more. Whoever misses one makes another.
         groups.clear_old(&spare_group("", ""), SPARES_PATIENCE);
-        let folders = Arc::new(Folders::open(&data, group_maker(&groups, &installation, settings.defaults))?);
+        let in_group = {
+            let (groups, installation) = (groups.clone(), installation.clone());
+            move |id: SandboxId| groups.all_of(&group_name(&installation, id)).has_processes()
+        };
+        let spares = group_maker(&groups, &installation, settings.defaults);
+        let folders = Arc::new(Folders::open(&data, spares, Arc::new(in_group))?);
         let etc_seen = Mutex::new(None);
         let inner = Inner {
             folders,
@@ -163,7 +182,8 @@ impl NativeProvider {
             program: crate::guest_file(&data, crate::guest_binary())?,
             groups,
             installation,
-            settings,
+            defaults: settings.defaults,
+            host_folders: HostFolders::new(&data, settings.mounts)?,
             etc_seen,
             warned: AtomicBool::new(false),
             launching: AtomicUsize::new(0),
@@ -172,12 +192,7 @@ impl NativeProvider {
     }
 
     async fn hold(&self, id: SandboxId) -> Result<Option<Held>> {
-        let folders = self.inner.folders.clone();
-        // Mostly nobody else wants it, and then a thread would cost more than the look.
-        match folders.boxes.try_hold(id)? {
-            Some(held) => Ok(Some(held)),
-            None => off_thread(move || folders.boxes.hold(id)).await,
-        }
+        self.inner.folders.boxes.hold(id).await
     }
 
     fn to_box(&self, id: SandboxId) -> ToBox {
@@ -190,8 +205,8 @@ impl NativeProvider {
                 "the provider `native` has the image `host` only, so it cannot use `{image}`; leave it out"
             )));
         }
-        limits::host_folders(&spec.mounts, &self.inner.settings.mounts)?;
-        limits::in_force(&spec.limits, &self.inner.settings.defaults, &self.inner.groups).map(drop)
+        self.inner.host_folders.resolve(&spec.mounts)?;
+        limits::in_force(&spec.limits, &self.inner.defaults, &self.inner.groups).map(drop)
     }
 
     /// Defaults that cannot hold here are off, and whoever looks at the log knows it. Once.
@@ -239,7 +254,7 @@ impl NativeProvider {
     /// The box's control group with its limits, from those that wait where one does.
     fn make_group(&self, info: &BoxInfo) -> Result<BoxGroup> {
         let (inner, name) = (&self.inner, self.inner.group_name(info.id));
-        let limits = limits::in_force(&info.spec.limits, &inner.settings.defaults, &inner.groups)?;
+        let limits = limits::in_force(&info.spec.limits, &inner.defaults, &inner.groups)?;
         // One of a former life is taken again: nothing can be renamed to it.
         let there = inner.groups.all_of(&name).exists();
         let made = match (!there).then(|| inner.folders.spares.group()).flatten() {
@@ -279,8 +294,8 @@ impl NativeProvider {
         let counters = found.each_ref().map(Option::is_some);
         fds.extend(found.into_iter().flatten());
         let mut mounts = Vec::new();
-        for (folder, source) in limits::host_folders(&info.spec.mounts, &inner.settings.mounts)? {
-            fds.push(open_dir(&source)?);
+        for (folder, source) in inner.host_folders.resolve(&info.spec.mounts)? {
+            fds.push(source);
             mounts.push(folder);
         }
         let order = Order {
@@ -290,7 +305,7 @@ impl NativeProvider {
             cgroup,
             counters,
             mounts,
-            open_files: Some(inner.settings.defaults.open_files),
+            open_files: Some(inner.defaults.open_files),
             disk: info.spec.limits.disk_mb.map(|_| info.created_at.to_string()),
         };
         Ok((order, fds))
@@ -354,28 +369,39 @@ impl Provider for NativeProvider {
                 memory: can(Controller::Memory),
                 disk: limits::no_disk().is_none(),
                 processes: can(Controller::Pids),
+                disk_io: false,
             },
         }
+    }
+
+    fn default_limits(&self) -> Limits {
+        let asked = Limits::default();
+        let found = limits::in_force(&asked, &self.inner.defaults, &self.inner.groups);
+        found.map(|limits| limits::shown(&limits, &asked)).unwrap_or_default()
     }
 
     fn keeps_intent(&self) -> bool {
         true
     }
 
-    async fn create(&self, id: SandboxId, spec: &SandboxSpec) -> Result<BoxInfo> {
+    async fn check(&self) -> Result<()> {
+        self.inner.launcher.check().await
+    }
+
+    async fn create(&self, id: SandboxId, spec: &SandboxSpec, account: AccountId) -> Result<BoxInfo> {
         self.check_spec(spec)?;
         self.warn_of_missing_limits();
         let (inner, spec) = (self.inner.clone(), spec.clone());
+        let held = inner.folders.boxes.hold_new(id).await?;
         short_work(self.is_alone(), move || {
-            let folders = &inner.folders;
-            let _held = folders.boxes.hold_new(id)?;
-            let intent = match folders.boxes.intent(id)? {
+            let (folders, _held) = (&inner.folders, held);
+            let intent = match folders.boxes.intent_to_make(id)? {
                 Some(intent) if intent.spec != spec => {
                     return Err(Error::conflict(format!("a box for {id} exists with another spec")));
                 }
                 Some(intent) => intent,
                 None => {
-                    let intent = Intent { version: 1, id, spec, created_at: Timestamp::now() };
+                    let intent = Intent { version: 1, id, spec, created_at: Timestamp::now(), account };
                     folders.boxes.write_intent(&intent)?;
                     intent
                 }
@@ -393,6 +419,7 @@ impl Provider for NativeProvider {
         if info.state == BoxState::Running {
             return Ok(info);
         }
+        refuse_damaged(&info)?;
         // A crash may have come between the intent and these.
         folders.make_own(id, &info.spec)?;
         let group = self.inner.groups.all_of(&self.inner.group_name(id));

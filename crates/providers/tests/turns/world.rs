@@ -11,6 +11,7 @@ use seawall_api::{
 };
 use seawall_core::{
     ExecRequest, Providers, Result, Sandboxes, Turns,
+    accounts::{AccountCatalog, AccountLimits},
     agents::ModelApi,
     delivery::Courier,
     hooks::Hooks,
@@ -276,6 +277,7 @@ impl Place {
         let service = SandboxService::new(sandboxes.clone(), maker, hooks.clone(), rows, clock.clone())
             .with_templates(templates.clone(), stores.conversations.clone());
         let turns = Turns::new(TurnParts {
+            accounts: AccountCatalog::new(stores.accounts.clone(), AccountLimits::NONE),
             service: service.clone(),
             hooks,
             templates,

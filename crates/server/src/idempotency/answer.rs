@@ -16,7 +16,9 @@ use seawall_api::account::KeyScope;
 use serde::{Deserialize, Serialize};
 
 /// The largest answer that is kept, in bytes.
-const MAX_ANSWER: u64 = 1 << 20;
+pub const MAX_ANSWER: u64 = 256 << 10;
+/// What an answer takes while it is kept or told again: as it is, as it is stored, and between the two.
+pub const COPIES: u64 = 4;
 
 /// The row of a call that was dispatched.
 #[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -68,7 +70,8 @@ impl Stored {
 }
 
 /// What becomes of the key of a call that was answered so, and the answer. `None`: the call had no effect, so that the key is free.
-pub async fn keep(response: Response) -> (Option<Answer>, Response) {
+/// `fits`: whether there is room for an answer of that many bytes.
+pub async fn keep(response: Response, fits: impl Fn(u64) -> bool) -> (Option<Answer>, Response) {
     let status = response.status();
     match effect(&response) {
         Effect::None => return (None, response),
@@ -83,7 +86,7 @@ pub async fn keep(response: Response) -> (Option<Answer>, Response) {
     }
     match response.body().size_hint().exact() {
         None => return (Some(Answer::NotKept), response),
-        Some(size) if size > MAX_ANSWER => return (Some(Answer::TooLarge), response),
+        Some(size) if size > MAX_ANSWER || !fits(size) => return (Some(Answer::TooLarge), response),
         Some(_) => {}
     }
     let (parts, body) = response.into_parts();
@@ -143,7 +146,7 @@ mod tests {
     #[tokio::test]
     async fn k6_answers_are_kept_as_they_are() {
         let first = (StatusCode::CREATED, [(CONTENT_TYPE, "application/json")], "{\"a\":1}").into_response();
-        let (answer, sent) = keep(first).await;
+        let (answer, sent) = keep(first, |_| true).await;
         assert_eq!(sent.status(), 201);
         let Some(Answer::Whole { status, content_type, body }) = answer else {
             panic!("it is not kept whole")
@@ -159,11 +162,11 @@ mod tests {
 
     #[tokio::test]
     async fn k6_what_cannot_be_kept_is_marked() {
-        let kept = |response: Response| async move { keep(response).await.0.unwrap() };
+        let kept = |response: Response| async move { keep(response, |_| true).await.0.unwrap() };
         let stream = (Extension(ReplayAs("/x".to_owned())), "data").into_response();
         assert_eq!(kept(stream).await, Answer::Stream { path: "/x".to_owned() });
         assert_eq!(kept((Extension(Secret), "key").into_response()).await, Answer::NotKept);
-        assert_eq!(kept(vec![0u8; (1 << 20) + 1].into_response()).await, Answer::TooLarge);
+        assert_eq!(kept(vec![0u8; (256 << 10) + 1].into_response()).await, Answer::TooLarge);
         let endless = Body::from_stream(futures::stream::empty::<Result<Bytes, std::io::Error>>());
         assert_eq!(kept(endless.into_response()).await, Answer::NotKept);
     }
@@ -179,7 +182,7 @@ mod tests {
             crate::auth::Outcome::Anonymous.need(KeyScope::Run).unwrap_err(),
         ];
         for error in free {
-            assert_eq!(keep(error.clone().into_response()).await.0, None, "{error:?}");
+            assert_eq!(keep(error.clone().into_response(), |_| true).await.0, None, "{error:?}");
         }
         let unknown = [
             ErrorKind::Unavailable,
@@ -191,15 +194,19 @@ mod tests {
         for kind in unknown {
             let error = ApiError::from(Error::new(kind, "in the midst"));
             let status = Some(error.status().as_u16());
-            assert_eq!(keep(error.into_response()).await.0, Some(Answer::Unknown { status }), "{kind:?}");
+            assert_eq!(
+                keep(error.into_response(), |_| true).await.0,
+                Some(Answer::Unknown { status }),
+                "{kind:?}"
+            );
         }
         for kind in [ErrorKind::Conflict, ErrorKind::AlreadyExists, ErrorKind::Denied, ErrorKind::NotFound] {
             let error = ApiError::from(Error::new(kind, "it is so"));
-            let kept = keep(error.into_response()).await.0;
+            let kept = keep(error.into_response(), |_| true).await.0;
             assert!(matches!(kept, Some(Answer::Whole { .. })), "{kind:?}: {kept:?}");
         }
         let bare = StatusCode::BAD_GATEWAY.into_response();
-        assert_eq!(keep(bare).await.0, Some(Answer::Unknown { status: Some(502) }));
+        assert_eq!(keep(bare, |_| true).await.0, Some(Answer::Unknown { status: Some(502) }));
     }
 
     #[test]

@@ -5,18 +5,19 @@ use bytes::Bytes;
 use jiff::Timestamp;
 use seawall_api::{
     AccountId, ConversationId, MessageId, SandboxId, TurnId,
-    conversation::{Conversation, Message, Turn, Usage},
+    conversation::{Conversation, Message, Turn},
 };
 use seawall_core::{
     Error, Result,
     ports::store::{
-        BeginTurn, Direction, EndTurn, Fence, Messages, Page, Paged, RunningTurn, Stores, TurnEvent,
-        Turns as TurnStore,
+        BeginTurn, Direction, EndTurn, Fence, Lease, Leases, Messages, Page, Paged, RunningTurn, Stores,
+        Takeover, TurnEvent, Turns as TurnStore,
     },
 };
 use std::{
     collections::BTreeMap,
     sync::{Arc, Mutex},
+    time::Duration,
 };
 
 /// The calls that can be made to fail.
@@ -26,6 +27,19 @@ pub enum Call {
     GetTurn,
     CancelTurn,
     PutMessage,
+    AcquireLease,
+}
+
+/// How a call goes wrong.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Manner {
+    /// It fails, and nothing was done.
+    FailBefore,
+    /// It was done, and its answer is lost.
+    FailAfter,
+    PanicAfter,
+    /// It was done, and never returns.
+    HangAfter,
 }
 
 /// How a call goes wrong.
@@ -49,6 +63,8 @@ struct Plan {
     troubles: BTreeMap<Call, Manner>,
     /// How often each was done.
     done: BTreeMap<Call, usize>,
+    /// How often each was called.
+    calls: BTreeMap<Call, usize>,
 }
 
 impl Trouble {
@@ -74,13 +90,21 @@ impl Trouble {
         Stores {
             turns: Arc::new(Troubled { inner: stores.turns.clone(), trouble: self.clone() }),
             messages: Arc::new(Troubled { inner: stores.messages.clone(), trouble: self.clone() }),
+            leases: Arc::new(Troubled { inner: stores.leases.clone(), trouble: self.clone() }),
             ..stores
         }
     }
 
+    /// How often it was called.
+    pub fn calls(&self, call: Call) -> usize {
+        self.0.lock().unwrap().calls.get(&call).copied().unwrap_or(0)
+    }
+
     fn meet(&self, call: Call) -> Result<()> {
         let failed = || Error::unavailable("a test made it fail");
-        match self.0.lock().unwrap().troubles.get(&call) {
+        let mut plan = self.0.lock().unwrap();
+        *plan.calls.entry(call).or_default() += 1;
+        match plan.troubles.get(&call) {
             Some(Manner::FailBefore) => Err(failed()),
             _ => Ok(()),
         }
@@ -153,6 +177,10 @@ impl TurnStore for Troubled<dyn TurnStore> {
         self.inner.append_events(account, fence, turn, first, events, output_offset).await
     }
 
+    async fn event_sizes(&self, account: AccountId, turn: TurnId, from: u64, limit: u32) -> Result<Vec<u64>> {
+        self.inner.event_sizes(account, turn, from, limit).await
+    }
+
     async fn events(
         &self,
         account: AccountId,
@@ -161,14 +189,6 @@ impl TurnStore for Troubled<dyn TurnStore> {
         limit: u32,
     ) -> Result<Vec<TurnEvent>> {
         self.inner.events(account, turn, from, limit).await
-    }
-
-    async fn summary(&self, account: AccountId, turn: TurnId) -> Result<Option<String>> {
-        self.inner.summary(account, turn).await
-    }
-
-    async fn used_since(&self, account: AccountId, since: Timestamp) -> Result<Usage> {
-        self.inner.used_since(account, since).await
     }
 
     async fn running(&self, page: &Page) -> Result<Paged<RunningTurn>> {
@@ -185,6 +205,30 @@ impl TurnStore for Troubled<dyn TurnStore> {
 }
 
 #[async_trait]
+impl Leases for Troubled<dyn Leases> {
+    async fn acquire(&self, name: &str, holder: &str, time: Duration) -> Result<Option<Lease>> {
+        self.trouble.meet(Call::AcquireLease)?;
+        self.inner.acquire(name, holder, time).await
+    }
+
+    async fn take_over(&self, name: &str, holder: &str, time: Duration) -> Result<Takeover> {
+        self.inner.take_over(name, holder, time).await
+    }
+
+    async fn renew(&self, lease: &Lease, time: Duration) -> Result<bool> {
+        self.inner.renew(lease, time).await
+    }
+
+    async fn holds(&self, fence: &Fence) -> Result<bool> {
+        self.inner.holds(fence).await
+    }
+
+    async fn release(&self, lease: &Lease) -> Result<()> {
+        self.inner.release(lease).await
+    }
+}
+
+#[async_trait]
 impl Messages for Troubled<dyn Messages> {
     async fn put(&self, account: AccountId, messages: &[Message]) -> Result<()> {
         self.trouble.meet(Call::PutMessage)?;
@@ -193,6 +237,20 @@ impl Messages for Troubled<dyn Messages> {
 
     async fn get(&self, account: AccountId, conversation: ConversationId, id: MessageId) -> Result<Message> {
         self.inner.get(account, conversation, id).await
+    }
+
+    async fn size(&self, account: AccountId, conversation: ConversationId, id: MessageId) -> Result<u64> {
+        self.inner.size(account, conversation, id).await
+    }
+
+    async fn sizes(
+        &self,
+        account: AccountId,
+        conversation: ConversationId,
+        direction: Direction,
+        page: &Page,
+    ) -> Result<Vec<u64>> {
+        self.inner.sizes(account, conversation, direction, page).await
     }
 
     async fn list(

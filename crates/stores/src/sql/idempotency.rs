@@ -29,6 +29,8 @@ statement! {
     FINISH: ["UPDATE idempotency_keys SET answer = $4 WHERE account_id = $1 AND name = $2 AND receipt = $3 AND answer IS NULL"];
     FINISHED: ["SELECT answer FROM idempotency_keys WHERE account_id = $1 AND name = $2 AND receipt = $3"];
     ABANDON: ["DELETE FROM idempotency_keys WHERE account_id = $1 AND name = $2 AND receipt = $3 AND answer IS NULL"];
+    KEPT: ["SELECT CAST(COUNT(*) AS BIGINT), CAST(COALESCE(SUM(OCTET_LENGTH(answer)), 0) AS BIGINT) FROM idempotency_keys
+        WHERE account_id = $1"];
     CLOSE_ALL: ["UPDATE idempotency_keys SET answer = $1 WHERE answer IS NULL AND busy_until > 0"];
     EXPIRE: ["DELETE FROM idempotency_keys WHERE (account_id, name) IN (SELECT account_id, name FROM idempotency_keys
         WHERE keep_until <= (SELECT ", NOW, ") AND answer IS NOT NULL ORDER BY keep_until LIMIT $1)
@@ -107,6 +109,12 @@ impl Idempotency for SqlStore {
 
     async fn abandon(&self, account: AccountId, key: &str, receipt: u64) -> Result<()> {
         self.db.run(ABANDON, vec![id(account), Value::from(key), Value::from(receipt)]).await.map(drop)
+    }
+
+    async fn kept(&self, account: AccountId) -> Result<(u64, u64)> {
+        let row = self.db.row(KEPT, vec![id(account)]).await?;
+        let row = row.ok_or_else(|| Error::internal("a query without an answer"))?;
+        Ok((row.count(0)?, row.count(1)?))
     }
 
     async fn close_all(&self, answer: &[u8]) -> Result<u64> {

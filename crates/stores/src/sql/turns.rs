@@ -6,6 +6,7 @@ use super::{
     db::Tx,
     leases, messages, outbox, sandboxes,
     statement::statement,
+    tokens,
     value::{Row, Value, id, maybe_id, page_values, values},
 };
 use async_trait::async_trait;
@@ -18,8 +19,8 @@ use seawall_api::{
 use seawall_core::{
     Error, Result,
     ports::store::{
-        BeginTurn, Cursor, EndTurn, Fence, Page, Paged, RunningTurn, Task, TurnEvent, Turns, events_gone,
-        just_after, to_micros,
+        BeginTurn, Cursor, Day, EndTurn, Fence, Page, Paged, RunningTurn, Task, TurnEvent, Turns, just_after,
+        to_micros,
     },
 };
 
@@ -50,16 +51,13 @@ statement! {
     ADD_EVENT: ["INSERT INTO turn_events (turn_id, number, data) VALUES ($1, $2, $3)"];
     SET_EVENTS: ["UPDATE turns SET events = $3, output_offset = ", GREATEST, "(output_offset, $4) WHERE id = $2 AND account_id = $1"];
     EVENTS: ["SELECT e.number, e.data FROM turn_events e WHERE e.turn_id = $2 AND e.number >= $3
-        AND EXISTS (SELECT 1 FROM turns t WHERE t.id = $2 AND t.account_id = $1 AND t.summary IS NULL) ORDER BY e.number LIMIT $4"];
-    SUMMARY: ["SELECT summary FROM turns WHERE id = $2 AND account_id = $1"];
-    USED: ["SELECT CAST(COALESCE(SUM(input_tokens), 0) AS BIGINT), CAST(COALESCE(SUM(output_tokens), 0) AS BIGINT),
-        CAST(COALESCE(SUM(cache_tokens), 0) AS BIGINT) FROM turn_usage WHERE account_id = $1 AND created_at >= $2"];
-    USED_BY_HOOKS: ["SELECT CAST(COALESCE(SUM(input_tokens), 0) AS BIGINT), CAST(COALESCE(SUM(output_tokens), 0) AS BIGINT),
-        CAST(COALESCE(SUM(cache_tokens), 0) AS BIGINT) FROM hook_usage WHERE account_id = $1 AND created_at >= $2"];
+        AND EXISTS (SELECT 1 FROM turns t WHERE t.id = $2 AND t.account_id = $1) ORDER BY e.number LIMIT $4"];
     RUNNING: ["SELECT id, account_id, sandbox_id, created_at FROM turns WHERE state = 'running' AND (created_at, id) > ($1, $2)
         ORDER BY created_at, id LIMIT $3"];
     RUNNING_IN: ["SELECT id FROM turns WHERE account_id = $1 AND sandbox_id = $2 AND state = 'running'"];
     BOOT: ["SELECT boot FROM turns WHERE id = $2 AND account_id = $1"];
+    EVENT_SIZES: ["SELECT CAST(OCTET_LENGTH(e.data) AS BIGINT) FROM turn_events e WHERE e.turn_id = $2 AND e.number >= $3
+        AND EXISTS (SELECT 1 FROM turns t WHERE t.id = $2 AND t.account_id = $1) ORDER BY e.number LIMIT $4"];
 }
 
 fn turn(row: &Row) -> Result<Turn> {
@@ -246,6 +244,7 @@ async fn end(tx: &mut Tx, args: &Args<EndTurn>) -> Result<Conversation> {
         if let Some(sandbox) = sandbox {
             sandboxes::add_usage(tx, account, sandbox, &end.usage).await?;
         }
+        tokens::close(tx, account, end.id, &end.usage, Day::of(end.ended_at)).await?;
         if let Some(answer) = &end.answer {
             args.store(tx, answer).await?;
         }
@@ -366,6 +365,11 @@ impl Turns for SqlStore {
         self.db.write_lazily(args, |tx, args| Box::pin(append_events(tx, args))).await
     }
 
+    async fn event_sizes(&self, account: AccountId, turn: TurnId, from: u64, limit: u32) -> Result<Vec<u64>> {
+        let values = vec![id(account), id(turn), Value::from(from), Value::from(limit)];
+        self.db.rows(EVENT_SIZES, values).await?.iter().map(|row| row.count(0)).collect()
+    }
+
     async fn events(
         &self,
         account: AccountId,
@@ -380,22 +384,6 @@ impl Turns for SqlStore {
             return Err(events_gone(turn));
         }
         rows.iter().map(|row| Ok(TurnEvent { number: row.count(0)?, data: row.bytes(1)?.into() })).collect()
-    }
-
-    async fn summary(&self, account: AccountId, wanted: TurnId) -> Result<Option<String>> {
-        let row = self.db.row(SUMMARY, vec![id(account), id(wanted)]).await?;
-        row.ok_or_else(|| no_turn(wanted))?.maybe_text(0)
-    }
-
-    async fn used_since(&self, account: AccountId, since: Timestamp) -> Result<Usage> {
-        let mut used = Usage::default();
-        for sql in [USED, USED_BY_HOOKS] {
-            let Some(row) = self.db.row(sql, vec![id(account), Value::from(since)]).await? else { continue };
-            used.input_tokens += row.count(0)?;
-            used.output_tokens += row.count(1)?;
-            used.cache_tokens += row.count(2)?;
-        }
-        Ok(used)
     }
 
     async fn running(&self, page: &Page) -> Result<Paged<RunningTurn>> {

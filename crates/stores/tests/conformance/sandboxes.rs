@@ -10,7 +10,7 @@ use seawall_api::{
 };
 use seawall_core::ports::{
     Volumes,
-    store::{HookOutcome, HookRun, Page, SandboxFilter, SandboxRow},
+    store::{HookOutcome, HookRun, MAX_METADATA, MAX_METADATA_KEYS, Page, SandboxFilter, SandboxRow},
 };
 use serde_json::json;
 
@@ -20,6 +20,8 @@ cases!("sandboxes";
     v3_a_row_changes_only_from_what_was_read;
     v3_of_many_changes_at_once_each_is_seen_or_refused;
     v6_metadata_is_merged_whatever_others_do;
+    k5_metadata_has_a_bound_that_holds_for_merges_at_once;
+    sizes_are_told_before_rows_are_read;
     use_is_noted_forward_and_changes_no_version;
     lists_are_filtered_and_paged;
     a_node_finds_its_own;
@@ -116,6 +118,45 @@ async fn v6_metadata_is_merged_whatever_others_do(cx: Cx) -> Result<()> {
     ensure!(cx.stores.sandboxes.update(&changed).await?.metadata == found.metadata);
     let stranger = cx.stores.sandboxes.merge_metadata(cx.stranger, row.id, &found.metadata).await;
     ensure_kind(stranger, ErrorKind::NotFound)
+}
+
+async fn k5_metadata_has_a_bound_that_holds_for_merges_at_once(cx: Cx) -> Result<()> {
+    let row = cx.stores.sandboxes.insert(&sandbox(cx.account)).await?;
+    let merge = async |changes: serde_json::Value| {
+        cx.stores.sandboxes.merge_metadata(cx.account, row.id, changes.as_object().unwrap()).await
+    };
+    // Each alone would fit.
+    let large = "x".repeat(MAX_METADATA / 3);
+    let done = join_all((0..6).map(|number| merge(json!({format!("key-{number}"): large})))).await;
+    ensure!(done.iter().filter(|done| done.is_ok()).count() == 2, "{}", done.len());
+    let refused = done.into_iter().find_map(Result::err).unwrap();
+    ensure!((refused.kind(), refused.code()) == (ErrorKind::TooLarge, "metadata_too_large"), "{refused:?}");
+    // What the service notes is never refused, and what becomes smaller neither.
+    merge(json!({"last_place": "x".repeat(MAX_METADATA)})).await?;
+    let there = cx.stores.sandboxes.get(cx.account, row.id).await?.metadata;
+    let mine: Vec<_> = there.keys().filter(|key| key.starts_with("key-")).cloned().collect();
+    merge(json!({mine[0].clone(): null})).await?;
+    let many: serde_json::Map<_, _> = (0..=MAX_METADATA_KEYS).map(|n| (format!("k{n}"), json!(1))).collect();
+    ensure_kind(merge(json!(many)).await, ErrorKind::TooLarge)
+}
+
+async fn sizes_are_told_before_rows_are_read(cx: Cx) -> Result<()> {
+    let store = &cx.stores.sandboxes;
+    for size in [10, 5000] {
+        let row = store.insert(&SandboxRow { created_at: at(size), ..sandbox(cx.account) }).await?;
+        let text = "é".repeat(usize::try_from(size)?);
+        store.merge_metadata(cx.account, row.id, json!({"text": text}).as_object().unwrap()).await?;
+    }
+    let sizes = store.sizes(cx.account, &SandboxFilter::default(), &Page::first(9)).await?;
+    // Newest first, in bytes.
+    ensure!(sizes.len() == 2 && sizes[0] >= 10_000 && sizes[1] < 1000, "{sizes:?}");
+    let one = store.sizes(cx.account, &SandboxFilter::default(), &Page::first(1)).await?;
+    ensure!(one == sizes[..1]);
+    let none = SandboxFilter { state: Some(SandboxState::Lost), ..SandboxFilter::default() };
+    ensure!(store.sizes(cx.account, &none, &Page::first(9)).await?.is_empty());
+    let named = SandboxFilter { name: Some("x".into()), ..SandboxFilter::default() };
+    ensure!(store.sizes(cx.account, &named, &Page::first(9)).await?.is_empty());
+    Ok(())
 }
 
 async fn use_is_noted_forward_and_changes_no_version(cx: Cx) -> Result<()> {

@@ -1,8 +1,8 @@
 //! Cases, how one is run, and the count at the end.
 
 use super::{
-    accounts, conversations, expiry, fixture::Store, idempotency, kit::Cx, leases, messages, outbox,
-    ownership, sandboxes, sessions, totals, turns,
+    accounts, conversations, fixture::Store, idempotency, kit::Cx, leases, messages, outbox, ownership,
+    sandboxes, sessions, stored, tokens, totals, turns,
 };
 use anyhow::{Result, anyhow};
 use futures::future::BoxFuture;
@@ -42,10 +42,11 @@ fn all() -> Vec<Case> {
         messages::cases(),
         sandboxes::cases(),
         sessions::cases(),
+        tokens::cases(),
         outbox::cases(),
         idempotency::cases(),
         leases::cases(),
-        expiry::cases(),
+        stored::cases(),
         ownership::cases(),
     ]
     .into_iter()

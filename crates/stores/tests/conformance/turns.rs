@@ -30,7 +30,6 @@ cases!("turns";
     m4_the_end_returns_the_totals;
     h6_a_wish_for_the_end_is_kept_while_the_turn_runs;
     h6_what_has_ended_cannot_be_wished_to_end;
-    what_was_used_since_a_time_is_known;
     numbers_go_on;
     a_turn_begins_with_its_first_event_and_its_lease;
     beginning_twice_is_beginning_once;
@@ -161,19 +160,6 @@ async fn a_turn_begins_with_its_first_event_and_its_lease(cx: Cx) -> Result<()> 
     refused.lease = Some(NewLease { name: name.clone(), holder: "me".to_owned(), time });
     ensure_kind(turns.begin(cx.account, None, &refused).await, ErrorKind::Conflict)?;
     ensure!(leases.acquire(&name, "another", time).await?.is_some_and(|lease| lease.epoch == 1));
-    Ok(())
-}
-
-async fn what_was_used_since_a_time_is_known(cx: Cx) -> Result<()> {
-    let id = cx.conversation().await?;
-    for second in [10, 20, 30] {
-        let turn = cx.turn(id).await?;
-        cx.stores.turns.end(cx.account, None, &EndTurn { ended_at: at(second), ..end(&turn) }).await?;
-    }
-    let used = async |since| cx.stores.turns.used_since(cx.account, at(since)).await;
-    ensure!(used(0).await?.input_tokens == 3 * USAGE.input_tokens);
-    ensure!(used(20).await?.output_tokens == 2 * USAGE.output_tokens);
-    ensure!(used(31).await? == Usage::default());
     Ok(())
 }
 

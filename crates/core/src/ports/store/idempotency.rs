@@ -44,6 +44,9 @@ pub trait Idempotency: Send + Sync {
     /// Frees the key: the call had no effect.
     async fn abandon(&self, account: AccountId, key: &str, receipt: u64) -> Result<()>;
 
+    /// How many keys an account has, and how many bytes of answers.
+    async fn kept(&self, account: AccountId) -> Result<(u64, u64)>;
+
     /// Gives this answer to all calls that were begun and not finished: their server is dead. For a server's start; returns
     /// how many there were.
     async fn close_all(&self, answer: &[u8]) -> Result<u64>;

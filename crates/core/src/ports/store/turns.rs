@@ -83,7 +83,9 @@ pub trait Turns: Send + Sync {
     async fn begin(&self, account: AccountId, fence: Option<&Fence>, turn: &BeginTurn) -> Result<Turn>;
 
     /// In one transaction: the usage row, unique by turn; only where it was inserted the totals grow, also by one
-    /// message where there is an answer, those of the sandbox (V6) too, and the answer is in the outbox. The second time nothing happens, whatever
+    /// message where there is an answer, those of the sandbox (V6) too, and the answer is in the outbox. What the
+    /// turn's runs were charged ([`Tokens`](super::Tokens)) becomes part of the sums of its days, and where the turn
+    /// used more than that, the rest is charged on the day of `ended_at`. The second time nothing happens, whatever
     /// it says. What comes back is the conversation as it is now.
     async fn end(&self, account: AccountId, fence: Option<&Fence>, end: &EndTurn) -> Result<Conversation>;
 
@@ -116,15 +118,13 @@ pub trait Turns: Send + Sync {
         output_offset: u64,
     ) -> Result<()>;
 
-    /// In order, from a number on, at most `limit` of them. `gone` where retention removed them.
+    /// The sizes of the events from a number on, in bytes, at most `limit` of them: for who has to know that before they are
+    /// read.
+    async fn event_sizes(&self, account: AccountId, turn: TurnId, from: u64, limit: u32) -> Result<Vec<u64>>;
+
+    /// In order, from a number on, at most `limit` of them.
     async fn events(&self, account: AccountId, turn: TurnId, from: u64, limit: u32)
     -> Result<Vec<TurnEvent>>;
-
-    /// What stays of a turn whose events are gone. `None` while it has them.
-    async fn summary(&self, account: AccountId, turn: TurnId) -> Result<Option<String>>;
-
-    /// What an account's turns used that ended at a time or later.
-    async fn used_since(&self, account: AccountId, since: Timestamp) -> Result<Usage>;
 
     /// Turns that run, of all accounts, oldest first: for a server that takes them up again.
     async fn running(&self, page: &Page) -> Result<Paged<RunningTurn>>;

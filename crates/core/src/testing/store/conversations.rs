@@ -4,9 +4,9 @@ use super::{MemoryStore, State, newest, oldest};
 use crate::{
     Error, Result,
     ports::store::{
-        BeginTurn, ConversationFilter, Conversations, Cursor, Direction, EndTurn, Fence, HookUsage, Messages,
-        NewConversation, Page, Paged, RunningTurn, SandboxRow, SortBy, TurnEvent, Turns, events_gone,
-        just_after, to_micros,
+        BeginTurn, ConversationFilter, Conversations, Cursor, Day, Direction, EndTurn, Fence, HookUsage,
+        Messages, NewConversation, Page, Paged, RunningTurn, SandboxRow, SortBy, TurnEvent, Turns,
+        all_tokens, just_after, to_micros,
     },
 };
 use async_trait::async_trait;
@@ -96,6 +96,11 @@ impl Conversations for MemoryStore {
         self.state().conversation(account, id).cloned()
     }
 
+    async fn count(&self, account: AccountId) -> Result<u64> {
+        let state = self.state();
+        Ok(state.conversations.values().filter(|found| found.account_id == account).count() as u64)
+    }
+
     async fn list(
         &self,
         account: AccountId,
@@ -161,6 +166,7 @@ impl Conversations for MemoryStore {
         }
         state.hook_usage.insert(key, (account, usage, to_micros(used.at)));
         state.add_to_sandbox(account, used.sandbox_id, &usage);
+        state.charge(account, Day::of(used.at), all_tokens(&usage));
         let conversation = state.conversation(account, used.conversation_id)?;
         conversation.stats = conversation.stats.plus(&usage);
         conversation.updated_at = conversation.updated_at.max(to_micros(used.at));
@@ -270,6 +276,7 @@ impl Turns for MemoryStore {
             turn.ended_at = Some(to_micros(end.ended_at));
             let sandbox = turn.sandbox_id;
             state.usage.insert(end.id, usage);
+            state.close_charges(account, end.id, all_tokens(&usage), Day::of(end.ended_at));
             if let Some(sandbox) = sandbox {
                 state.add_to_sandbox(account, sandbox, &usage);
             }
@@ -347,6 +354,11 @@ impl Turns for MemoryStore {
         Ok(())
     }
 
+    async fn event_sizes(&self, account: AccountId, id: TurnId, from: u64, limit: u32) -> Result<Vec<u64>> {
+        let events = Turns::events(self, account, id, from, limit).await?;
+        Ok(events.iter().map(|event| event.data.len() as u64).collect())
+    }
+
     async fn events(&self, account: AccountId, id: TurnId, from: u64, limit: u32) -> Result<Vec<TurnEvent>> {
         let mut state = self.state();
         state.turn(account, id)?;
@@ -356,27 +368,6 @@ impl Turns for MemoryStore {
         let all = (0..).zip(state.events.get(&id).into_iter().flatten());
         let wanted = all.skip_while(|(number, _)| *number < from).take(limit as usize);
         Ok(wanted.map(|(number, data)| TurnEvent { number, data: data.clone() }).collect())
-    }
-
-    async fn summary(&self, account: AccountId, id: TurnId) -> Result<Option<String>> {
-        let mut state = self.state();
-        state.turn(account, id)?;
-        Ok(state.summaries.get(&id).cloned())
-    }
-
-    async fn used_since(&self, account: AccountId, since: Timestamp) -> Result<Usage> {
-        let state = self.state();
-        let counts = |(owner, turn): &&(AccountId, Turn)| {
-            *owner == account && turn.ended_at.is_some_and(|ended| ended >= to_micros(since))
-        };
-        let by_turns = state.turns.values().filter(counts).filter_map(|(_, turn)| turn.usage);
-        let by_hooks =
-            state.hook_usage.values().filter(|(owner, _, at)| *owner == account && *at >= to_micros(since));
-        Ok(by_turns.chain(by_hooks.map(|(_, usage, _)| *usage)).fold(Usage::default(), |sum, usage| Usage {
-            input_tokens: sum.input_tokens + usage.input_tokens,
-            output_tokens: sum.output_tokens + usage.output_tokens,
-            cache_tokens: sum.cache_tokens + usage.cache_tokens,
-        }))
     }
 
     async fn running(&self, page: &Page) -> Result<Paged<RunningTurn>> {
@@ -407,6 +398,10 @@ impl Turns for MemoryStore {
     }
 }
 
+fn size(message: &Message) -> u64 {
+    serde_json::to_string(message).map_or(0, |text| text.len() as u64)
+}
+
 #[async_trait]
 impl Messages for MemoryStore {
     async fn put(&self, account: AccountId, messages: &[Message]) -> Result<()> {
@@ -421,6 +416,21 @@ impl Messages for MemoryStore {
             state.messages.iter().find(|((a, c, _, m), _)| (*a, *c, *m) == (account, conversation, id));
         let none = || Error::not_found(format!("there is no message {id}"));
         found.map(|(_, message)| message.clone()).ok_or_else(none)
+    }
+
+    async fn size(&self, account: AccountId, conversation: ConversationId, id: MessageId) -> Result<u64> {
+        Ok(size(&Messages::get(self, account, conversation, id).await?))
+    }
+
+    async fn sizes(
+        &self,
+        account: AccountId,
+        conversation: ConversationId,
+        direction: Direction,
+        page: &Page,
+    ) -> Result<Vec<u64>> {
+        let found = Messages::list(self, account, conversation, direction, page).await?;
+        Ok(found.items.iter().map(size).collect())
     }
 
     async fn list(

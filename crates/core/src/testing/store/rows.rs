@@ -7,7 +7,7 @@ use crate::{
         RecordHead,
         store::{
             Cursor, HookOutcome, HookRun, HookRuns, Page, Paged, SandboxFilter, SandboxRow, SandboxRows,
-            Session, SessionScope, Sessions, to_micros,
+            Session, SessionScope, Sessions, merge_metadata, to_micros,
         },
     },
 };
@@ -69,6 +69,12 @@ impl SandboxRows for MemoryStore {
         Ok(self.state().sandboxes.get(&id).cloned())
     }
 
+    async fn sizes(&self, account: AccountId, filter: &SandboxFilter, page: &Page) -> Result<Vec<u64>> {
+        let size =
+            |row: &SandboxRow| serde_json::to_string(&row.metadata).map_or(0, |text| text.len() as u64);
+        Ok(SandboxRows::list(self, account, filter, page).await?.items.iter().map(size).collect())
+    }
+
     async fn list(
         &self,
         account: AccountId,
@@ -121,12 +127,9 @@ impl SandboxRows for MemoryStore {
     ) -> Result<SandboxRow> {
         let mut state = self.state();
         let row = state.sandbox(account, id)?;
-        for (key, value) in changes {
-            match value {
-                Value::Null => drop(row.metadata.remove(key)),
-                value => drop(row.metadata.insert(key.clone(), value.clone())),
-            }
-        }
+        let mut metadata = row.metadata.clone();
+        merge_metadata(&mut metadata, changes)?;
+        row.metadata = metadata;
         row.version += 1;
         Ok(row.clone())
     }

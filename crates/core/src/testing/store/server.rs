@@ -1,12 +1,15 @@
-//! Leases and the outbox.
+//! Leases, the outbox, and bytes in buckets.
 
 use super::{Held, MemoryStore, State, Waiting};
 use crate::{
     Result,
-    ports::store::{Delivery, Fence, Lease, Leases, Outbox, OutboxEntry, Takeover, Task},
+    ports::store::{
+        Delivery, Fence, Lease, Leases, Outbox, OutboxEntry, Stored, StoredPlace, Takeover, Task,
+    },
 };
 use async_trait::async_trait;
 use jiff::Timestamp;
+use seawall_api::AccountId;
 use std::{collections::BTreeSet, time::Duration};
 
 impl State {
@@ -132,4 +135,49 @@ impl Outbox for MemoryStore {
         let state = self.state();
         Ok((state.outbox.len() as u64, state.outbox.values().map(|waiting| waiting.due).min()))
     }
+}
+
+#[async_trait]
+impl Stored for MemoryStore {
+    async fn add(&self, account: AccountId, place: &str, delta: i64) -> Result<u64> {
+        let mut state = self.state();
+        let (bytes, set) = state.stored.entry((account, place.to_owned())).or_default();
+        *bytes = bytes.saturating_add_signed(delta);
+        Ok(*set)
+    }
+
+    async fn set(&self, account: AccountId, place: &str, now: u64) -> Result<()> {
+        let mut state = self.state();
+        let (bytes, set) = state.stored.entry((account, place.to_owned())).or_default();
+        *bytes = now;
+        *set += 1;
+        Ok(())
+    }
+
+    async fn total(&self, account: AccountId) -> Result<u64> {
+        let state = self.state();
+        Ok(state.stored.iter().filter(|((owner, _), _)| *owner == account).map(|(_, (bytes, _))| bytes).sum())
+    }
+
+    async fn places(&self, account: AccountId, after: Option<&str>, limit: u32) -> Result<Vec<StoredPlace>> {
+        let state = self.state();
+        let own = state.stored.iter().map(stored_place).filter(|one| one.account == account);
+        Ok(own.filter(|one| after.is_none_or(|after| *one.place > *after)).take(limit as usize).collect())
+    }
+
+    async fn all_places(&self, after: Option<&StoredPlace>, limit: u32) -> Result<Vec<StoredPlace>> {
+        let state = self.state();
+        let key = |one: &StoredPlace| (one.account, one.place.clone());
+        let all = state.stored.iter().map(stored_place);
+        Ok(all.filter(|one| after.is_none_or(|after| key(one) > key(after))).take(limit as usize).collect())
+    }
+
+    async fn forget(&self, account: AccountId, place: &str) -> Result<()> {
+        self.state().stored.remove(&(account, place.to_owned()));
+        Ok(())
+    }
+}
+
+fn stored_place(((account, place), (bytes, _)): (&(AccountId, String), &(u64, u64))) -> StoredPlace {
+    StoredPlace { account: *account, place: place.clone(), bytes: *bytes }
 }
