@@ -30,7 +30,7 @@ pub use server::ServerSettings;
 pub use sync::SyncSettings;
 
 const FILE: &str = "seawall.toml";
-const TOP_KEYS: [&str; 14] = [
+const TOP_KEYS: [&str; 15] = [
     "data",
     "provider",
     "exec",
@@ -45,6 +45,7 @@ const TOP_KEYS: [&str; 14] = [
     "sandboxes",
     "conversations",
     "accounts",
+    "retention",
 ];
 const DATABASE_KEYS: [&str; 1] = ["url"];
 const DATABASE_VAR: &str = "SEAWALL_DATABASE_URL";
@@ -71,6 +72,7 @@ pub struct Settings {
     pub agents: AgentSettings,
     pub server: ServerSettings,
     pub accounts: AccountDefaults,
+    pub retention: RetentionSettings,
     /// The file that was read.
     pub file: Option<PathBuf>,
 }
@@ -90,6 +92,7 @@ impl Default for Settings {
             agents: AgentSettings::default(),
             server: ServerSettings::default(),
             accounts: AccountDefaults::default(),
+            retention: RetentionSettings::default(),
             file: None,
         }
     }

@@ -95,8 +95,8 @@ impl Reaper {
             let page = boxes.heads(after).await?;
             for head in &page.items {
                 let limited = !head.timeouts.is_empty() && head.state == SandboxState::Running;
-                if limited && boxes.state_of(head).await?.0 == SandboxState::Running {
-                    // One that does not answer is told of by the round.
+                // One that cannot be looked at, or does not answer, is told of by the round.
+                if limited && matches!(boxes.state_of(head).await, Ok((SandboxState::Running, _))) {
                     let _ = timeout(PATIENCE, boxes.look_after(head, LOOKED_AFTER)).await;
                 }
             }

@@ -9,7 +9,7 @@ use crate::{
     ports::store::{Cursor, Page, Walked},
 };
 use jiff::{SignedDuration, Timestamp};
-use seawall_api::{ErrorKind, SandboxId};
+use seawall_api::ErrorKind;
 use seawall_sync::versions::Keep as KeepVersions;
 use std::{
     fmt,
@@ -30,6 +30,9 @@ const MOST_BATCHES: u32 = 200;
 const MOST_TURNS: u32 = 2000;
 const MOST_CONVERSATIONS: u32 = 100;
 const MOST_PRUNED: u32 = 20;
+/// How long a walk rests at its end, for each of its batches, and at the most.
+const REST: Duration = Duration::from_secs(5);
+const LONGEST_REST: Duration = Duration::from_secs(3600);
 /// A clock that is off by more between two rounds was set.
 const SET: SignedDuration = SignedDuration::from_mins(10);
 /// How long nothing is removed then.
@@ -85,13 +88,35 @@ pub struct Removed {
     pub versions: u64,
 }
 
-/// Where walks through rows of which some stay go on.
+/// A walk through rows of which some stay. The more there are, the longer it rests at its end.
+#[derive(Debug, Default)]
+struct Walk {
+    after: Option<Cursor>,
+    batches: u32,
+    rests_until: Option<Instant>,
+}
+
+impl Walk {
+    fn rests(&self) -> bool {
+        self.rests_until.is_some_and(|until| until > Instant::now())
+    }
+
+    /// One more batch is done; `next` is where it goes on.
+    fn goes_on(&mut self, next: Option<Cursor>) {
+        (self.after, self.batches) = (next, self.batches + 1);
+        if next.is_none() {
+            self.rests_until = Some(Instant::now() + (REST * self.batches).min(LONGEST_REST));
+            self.batches = 0;
+        }
+    }
+}
+
 #[derive(Debug, Default)]
 struct Progress {
-    sandboxes: Option<Cursor>,
-    messages: Option<Cursor>,
-    conversations: Option<Cursor>,
-    versions: Option<SandboxId>,
+    sandboxes: Walk,
+    messages: Walk,
+    conversations: Walk,
+    versions: Walk,
     /// The time of day at the last round.
     looked: Option<(Instant, Timestamp)>,
     distrusted_until: Option<Instant>,
@@ -193,7 +218,7 @@ impl Retention {
         loop {
             let found = expiry.turns_with_events(before, BATCH).await?;
             for (account, turn) in &found {
-                let summary = self.services.turns.folded(*account, *turn).await?.summary();
+                let summary = self.services.turns.folded_briefly(*account, *turn).await?.summary();
                 let summary = serde_json::to_string(&summary).unwrap_or_default();
                 let forget = || expiry.forget_events(*account, *turn, &summary, BATCH);
                 removed += match batches(forget).await {
@@ -215,7 +240,14 @@ impl Retention {
     /// As a user would: their sandboxes stay, unless the server's setting says that they go along.
     async fn delete_conversations(&self, before: Timestamp) -> Result<u64> {
         let Services { stores, turns, delete_terminates_sandbox: terminate, .. } = &self.services;
-        let page = Page { limit: MOST_CONVERSATIONS, after: self.progress().conversations };
+        let (after, rests) = {
+            let progress = self.progress();
+            (progress.conversations.after, progress.conversations.rests())
+        };
+        if rests {
+            return Ok(0);
+        }
+        let page = Page { limit: MOST_CONVERSATIONS, after };
         let found = stores.expiry.idle_conversations(before, &page).await?;
         let mut deleted = 0;
         for (account, id) in found.items {
@@ -228,14 +260,19 @@ impl Retention {
             }
             sleep(PAUSE).await;
         }
-        // From the beginning again after the last.
-        self.progress().conversations = found.next;
+        self.progress().conversations.goes_on(found.next);
         Ok(deleted)
     }
 
     /// A few sandboxes a round, one after the other, and from the beginning again.
     async fn prune_versions(&self, age: Duration) -> Result<u64> {
-        let after = self.progress().versions;
+        let (after, rests) = {
+            let progress = self.progress();
+            (progress.versions.after, progress.versions.rests())
+        };
+        if rests {
+            return Ok(0);
+        }
         let found = self.services.stores.expiry.sandboxes_after(after, MOST_PRUNED).await?;
         let age = i64::try_from(age.as_millis()).unwrap_or(i64::MAX);
         let keep = KeepVersions { newest: 1, younger_than: Some(age) };
@@ -250,25 +287,30 @@ impl Retention {
             sleep(PAUSE).await;
         }
         let is_last = found.len() < MOST_PRUNED as usize;
-        self.progress().versions = found.last().map(|(_, id)| *id).filter(|_| !is_last);
+        let last = found.last().map(|(_, id)| Cursor { key: 0, id: id.as_uuid().as_u128() });
+        self.progress().versions.goes_on(last.filter(|_| !is_last));
         Ok(dropped)
     }
 
     /// Goes on where the last round ended.
     async fn walk<F: Future<Output = Result<Walked>>>(
         &self,
-        place: impl Fn(&mut Progress) -> &mut Option<Cursor>,
+        place: impl Fn(&mut Progress) -> &mut Walk,
         work: impl Fn(Option<Cursor>) -> F,
     ) -> Result<u64> {
-        let (mut removed, mut after) = (0, *place(&mut self.progress()));
+        let mut removed = 0;
         for _ in 0..MOST_BATCHES {
-            let walked = work(after).await?;
-            removed += walked.removed;
-            after = walked.next;
-            *place(&mut self.progress()) = after;
-            if after.is_none() {
+            let (after, rests) = {
+                let mut progress = self.progress();
+                let walk = place(&mut progress);
+                (walk.after, walk.rests())
+            };
+            if rests {
                 break;
             }
+            let walked = work(after).await?;
+            removed += walked.removed;
+            place(&mut self.progress()).goes_on(walked.next);
             sleep(PAUSE).await;
         }
         Ok(removed)

@@ -1,7 +1,10 @@
 //! Who changed what: a line of JSON for every mutating call of a known caller.
 //!
-//! The file is opened anew for the lines that wait, so that it may be moved away at any time. It is the operator's to move. One
-//! thread writes for all, so that a slow disk holds up no thread that others need; reading has a share for each account.
+//! The file is opened anew for the lines that wait, so that it may be moved away at any time. When it is large or old it is put aside
+//! under a name with the time ([`segments`]), and what is kept long enough goes (K11). One thread writes for all, so that a slow disk
+//! holds up no thread that others need; reading has a share for each account.
+
+mod segments;
 
 use crate::{
     error::request_id,
@@ -19,12 +22,14 @@ use axum::{
 use jiff::Timestamp;
 use seawall_api::{AccountId, KeyId};
 use seawall_core::{Error, Result, shares::Shares};
+use segments::Segments;
+pub use segments::{KeepAudit, tidy};
 use serde::{Deserialize, Serialize};
 use std::{
     fs::{File, OpenOptions, Permissions},
     io::{self, Read, Seek, SeekFrom, Write},
     os::unix::fs::{OpenOptionsExt, PermissionsExt},
-    path::{Path, PathBuf},
+    path::Path,
     sync::Arc,
     thread,
 };
@@ -68,7 +73,7 @@ pub struct Audit(Option<Arc<Log>>);
 
 #[derive(Debug)]
 struct Log {
-    path: PathBuf,
+    segments: Arc<Segments>,
     /// To the thread that writes.
     lines: mpsc::Sender<Line>,
     /// Who may read, which takes a thread and a while.
@@ -92,11 +97,13 @@ impl Audit {
             Error::invalid(text).with_source(error)
         })?;
         let (lines, waiting) = mpsc::channel(WAITING);
-        let file = path.to_owned();
-        let writer = thread::Builder::new().name("audit".to_owned()).spawn(move || write_all(&file, waiting));
+        let segments = Arc::new(Segments { path: path.to_owned(), keep });
+        let files = segments.clone();
+        let writer =
+            thread::Builder::new().name("audit".to_owned()).spawn(move || write_all(&files, waiting));
         writer
             .map_err(|error| Error::internal("there is no thread for the audit file").with_source(error))?;
-        let log = Log { path: path.to_owned(), lines, reads: Shares::new(1, READERS) };
+        let log = Log { segments, lines, reads: Shares::new(1, READERS) };
         Ok(Audit(Some(Arc::new(log))))
     }
 
@@ -117,9 +124,7 @@ impl Audit {
     pub async fn last(&self, account: AccountId, limit: usize) -> Result<Vec<AuditEntry>> {
         let Some(log) = self.0.clone() else { return Ok(Vec::new()) };
         let _share = log.reads.enter(account).await;
-        let read = tokio::task::spawn_blocking(move || {
-            tail(&mut File::open(&log.path)?, limit, |entry| entry.account == account)
-        });
+        let read = tokio::task::spawn_blocking(move || log.last(account, limit));
         let read = read.await.map_err(io::Error::other).flatten();
         read.map_err(|error| Error::internal("the audit file cannot be read").with_source(error))
     }
@@ -138,10 +143,30 @@ impl Log {
         self.lines.send(Line { text, written }).await.map_err(|_| gone())?;
         waiting.await.map_err(|_| gone())?
     }
+
+    /// From the newest file to the oldest, as far as is read at all.
+    fn last(&self, account: AccountId, limit: usize) -> io::Result<Vec<AuditEntry>> {
+        let (mut found, mut left) = (Vec::new(), MAX_READ);
+        for path in self.segments.newest_first()? {
+            let mut file = match File::open(&path) {
+                // Moved away, or removed, since it was listed.
+                Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
+                opened => opened?,
+            };
+            let size = file.metadata()?.len();
+            let more = tail(&mut file, limit - found.len(), left, |entry| entry.account == account)?;
+            found.extend(more);
+            left = left.saturating_sub(size);
+            if found.len() >= limit || left == 0 {
+                break;
+            }
+        }
+        Ok(found)
+    }
 }
 
 /// Writes what waits, all of it at once, until nobody can write any more.
-fn write_all(path: &Path, mut waiting: mpsc::Receiver<Line>) {
+fn write_all(segments: &Segments, mut waiting: mpsc::Receiver<Line>) {
     while let Some(first) = waiting.blocking_recv() {
         let mut lines = vec![first];
         while lines.len() < WAITING
@@ -150,7 +175,7 @@ fn write_all(path: &Path, mut waiting: mpsc::Receiver<Line>) {
             lines.push(next);
         }
         let text: Vec<u8> = lines.iter().flat_map(|line| line.text.iter().copied()).collect();
-        let done = append_to(path).and_then(|mut file| file.write_all(&text));
+        let done = write(segments, &text);
         for line in lines {
             let done =
                 done.as_ref().map(|()| ()).map_err(|error| io::Error::new(error.kind(), error.to_string()));
@@ -158,6 +183,17 @@ fn write_all(path: &Path, mut waiting: mpsc::Receiver<Line>) {
             let _ = line.written.send(done);
         }
     }
+}
+
+/// A file that is full is put aside first.
+fn write(segments: &Segments, text: &[u8]) -> io::Result<()> {
+    let mut file = append_to(&segments.path)?;
+    if segments.is_full(file.metadata()?.len()) {
+        drop(file);
+        segments.tidy(Timestamp::now())?;
+        file = append_to(&segments.path)?;
+    }
+    file.write_all(text)
 }
 
 /// The last lines that are wanted, newest first. What is no entry is passed over.

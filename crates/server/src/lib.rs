@@ -40,6 +40,7 @@ mod sse;
 mod state;
 mod telemetry;
 
+pub use audit::{KeepAudit, tidy as tidy_audit};
 pub use counts::InFlightLimits;
 pub use idempotency::cut_off;
 pub use openapi::openapi;

@@ -1,6 +1,6 @@
 //! All settings of the service. Plain data: who wires it reads them from wherever they are.
 
-use crate::counts::InFlightLimits;
+use crate::{audit::KeepAudit, counts::InFlightLimits};
 use std::{path::PathBuf, time::Duration};
 
 #[derive(Debug, Clone, PartialEq)]

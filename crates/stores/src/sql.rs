@@ -76,6 +76,7 @@ pub fn statements() -> Vec<&'static Sql> {
     [
         accounts::ALL,
         conversations::ALL,
+        expiry::ALL,
         heads::ALL,
         hook_runs::ALL,
         idempotency::ALL,

@@ -58,7 +58,9 @@ pub async fn serve(app: &App, args: &ServeArgs) -> Result<i32> {
         .with_context(|| format!("cannot listen on {listen}: choose another with --listen"))?;
     let address = listener.local_addr()?;
     let mut options = app.settings.server.options.clone();
-    options.audit = Some(options.audit.unwrap_or_else(|| app.settings.data.join("audit.log")));
+    let audit = options.audit.unwrap_or_else(|| app.settings.data.join("audit.log"));
+    options.audit = Some(audit.clone());
+    options.keep_audit = app.settings.retention.audit.clone();
     options.data = Some(app.settings.data.clone());
     let grace = options.grace;
     let scheme = if options.tls.is_some() { "https" } else { "http" };

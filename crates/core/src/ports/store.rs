@@ -44,7 +44,7 @@ pub use sandboxes::{
 pub use sessions::{Session, SessionScope, Sessions};
 pub use stored::{Stored, StoredPlace};
 pub use tokens::{Day, TokenCharge, TokenTotals, Tokens, all_tokens};
-pub use turns::{BeginTurn, EndTurn, NewLease, RunningTurn, TurnEvent, Turns};
+pub use turns::{BeginTurn, EndTurn, NewLease, RunningTurn, TurnEvent, Turns, events_gone};
 
 use jiff::{SignedDuration, Timestamp};
 use std::sync::Arc;
@@ -64,6 +64,7 @@ pub struct Stores {
     pub leases: Arc<dyn Leases>,
     pub stored: Arc<dyn Stored>,
     pub tokens: Arc<dyn Tokens>,
+    pub expiry: Arc<dyn Expiry>,
 }
 
 impl Stores {
@@ -82,6 +83,7 @@ impl Stores {
             + Leases
             + Stored
             + Tokens
+            + Expiry
             + 'static,
     {
         Stores {
@@ -96,7 +98,8 @@ impl Stores {
             idempotency: store.clone(),
             leases: store.clone(),
             stored: store.clone(),
-            tokens: store,
+            tokens: store.clone(),
+            expiry: store,
         }
     }
 }

@@ -1,6 +1,6 @@
 //! The versions of a sandbox's files, by account.
 
-use super::{LAST_PLACE, LAST_SYNCED, LAST_VERSION, SandboxService, Wanted, coded};
+use super::{LAST_PLACE, LAST_SYNCED, LAST_VERSION, SandboxService, Wanted, coded, owned::NO_TEMPLATE};
 use crate::{
     Error, Result,
     ports::store::{MAX_PAGE, Page, SandboxFilter, SandboxRow},
@@ -178,6 +178,19 @@ impl SandboxService {
         let restored = restored.map_err(|error| not_synced(id, error))?;
         self.note_synced(&wanted, &workspaces, restored.report.version.as_ref()).await;
         Ok(restored)
+    }
+}
+
+impl SandboxService {
+    /// Drops the versions of a sandbox that a rule does not keep, and returns how many. Where its files go nowhere there are none.
+    pub(crate) async fn expire_versions(&self, account: AccountId, id: SandboxId, keep: Keep) -> Result<u64> {
+        let row = self.row(account, id).await?;
+        let wanted = match self.wanted_of(&row).await {
+            Err(error) if error.code() == NO_TEMPLATE => return Ok(0),
+            found => found?,
+        };
+        let Some(workspaces) = self.workspaces(&wanted).await? else { return Ok(0) };
+        Ok(workspaces.prune(id, keep).await?.dropped.len() as u64)
     }
 }
 

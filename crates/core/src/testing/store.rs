@@ -42,6 +42,9 @@ struct State {
     conversations: BTreeMap<ConversationId, Conversation>,
     turns: BTreeMap<TurnId, (AccountId, Turn)>,
     boots: BTreeMap<TurnId, String>,
+    summaries: BTreeMap<TurnId, String>,
+    /// When sandboxes were ended.
+    ended: BTreeMap<SandboxId, Timestamp>,
     events: BTreeMap<TurnId, Vec<Bytes>>,
     usage: BTreeMap<TurnId, Usage>,
     hook_usage: BTreeMap<(ConversationId, String), (AccountId, Usage, Timestamp)>,

@@ -44,6 +44,9 @@ pub struct Summary {
     /// What the agent's thread had used in all.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     thread: Option<Usage>,
+    /// What its requests to models used, as the gateway counted.
+    #[serde(default)]
+    passed: Usage,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -117,12 +120,13 @@ impl Answer {
     }
 
     pub fn summary(&self) -> Summary {
-        Summary { session: self.session.clone(), thread: self.thread }
+        Summary { session: self.session.clone(), thread: self.thread, passed: self.passed }
     }
 
     /// As much of an answer as a summary tells.
     pub fn of_summary(summary: Summary) -> Answer {
-        Answer { session: summary.session, thread: summary.thread, ..Answer::default() }
+        let Summary { session, thread, passed } = summary;
+        Answer { session, thread, passed, ..Answer::default() }
     }
 
     /// What the agent's thread has used in all, where it tells.
@@ -236,11 +240,12 @@ mod tests {
         let told = fold(&[
             Event::AgentSession { session: "s-1".into() },
             Event::ThreadUsage { usage: usage(100, 50, 20) },
+            Event::GatewayUsage { usage: usage(7, 8, 9) },
             Event::Text { text: "words".into(), stderr: false },
         ]);
         let stored = serde_json::to_string(&told.summary()).unwrap();
         let again = Answer::of_summary(serde_json::from_str(&stored).unwrap());
-        assert_eq!((again.session, again.thread), (told.session, told.thread));
+        assert_eq!((again.session, again.thread, again.passed), (told.session, told.thread, told.passed));
         assert_eq!(serde_json::from_str::<Summary>("{}").unwrap(), fold(&[]).summary());
     }
 

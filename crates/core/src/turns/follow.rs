@@ -1,7 +1,12 @@
 //! Following a turn: what is stored, then what comes, to its end. As often as somebody asks, from any event on.
 
 use super::Turns;
-use crate::{Error, Result, budget::Reservation, ports::store::TurnEvent, shares::as_caller};
+use crate::{
+    Error, Result,
+    budget::Reservation,
+    ports::store::{TurnEvent, events_gone},
+    shares::as_caller,
+};
 use seawall_api::{
     AccountId, TurnId,
     conversation::{Turn, TurnState},

@@ -92,7 +92,6 @@ impl Turns {
     /// What the events so far come to.
     async fn folded(&self, account: AccountId, id: TurnId, room: &mut Room) -> Result<Answer> {
         let (mut answer, mut from) = (Answer::default(), 0);
-        let store = &self.inner.stores.turns;
         loop {
             let events = self.some_events(account, id, from, None).await?;
             let Some(last) = events.last() else { return Ok(answer) };
@@ -109,11 +108,15 @@ impl Turns {
         }
     }
 
-    /// As [`Turns::folded`], without what was said: its session, what it used, how it ended.
-    pub(super) async fn folded_briefly(&self, account: AccountId, id: TurnId) -> Result<Answer> {
+    /// As [`Turns::folded`], without what was said: its session, what it used, how it ended. Where its events are gone, what is
+    /// left of that.
+    pub(crate) async fn folded_briefly(&self, account: AccountId, id: TurnId) -> Result<Answer> {
         let (mut answer, mut from) = (Answer::default(), 0);
         loop {
-            let events = self.some_events(account, id, from, None).await?;
+            let events = match self.some_events(account, id, from, None).await {
+                Err(error) if error.kind() == ErrorKind::Gone => return self.summarized(account, id).await,
+                found => found?,
+            };
             let Some(last) = events.last() else { return Ok(answer) };
             from = last.number + 1;
             for event in events.iter().filter_map(|event| serde_json::from_slice::<Event>(&event.data).ok()) {

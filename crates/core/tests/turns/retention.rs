@@ -9,6 +9,7 @@ use seawall_api::{
 };
 use seawall_core::{
     Services,
+    accounts::{AccountCatalog, AccountLimits},
     keys::Keys,
     ports::store::{Begun, HookRun, Page, Session, SessionScope},
     retention::{Keep, Removed, Retention},
@@ -26,6 +27,7 @@ fn services(world: &World) -> Services {
         turns: world.turns.clone(),
         stores: world.stores.clone(),
         keys: Keys::new(world.stores.accounts.clone(), clock.clone(), [7; 32]),
+        accounts: AccountCatalog::new(world.stores.accounts.clone(), AccountLimits::NONE),
         clock,
         delete_terminates_sandbox: false,
     }

@@ -187,6 +187,11 @@ impl TurnStore for Troubled<dyn TurnStore> {
         self.inner.running_in(account, sandbox).await
     }
 
+    async fn summary(&self, account: AccountId, turn: TurnId) -> Result<Option<String>> {
+        self.trouble.pass().await;
+        self.inner.summary(account, turn).await
+    }
+
     async fn boot(&self, account: AccountId, id: TurnId) -> Result<Option<String>> {
         self.trouble.pass().await;
         self.inner.boot(account, id).await

@@ -199,6 +199,10 @@ impl TurnStore for Troubled<dyn TurnStore> {
         self.inner.running_in(account, sandbox).await
     }
 
+    async fn summary(&self, account: AccountId, turn: TurnId) -> Result<Option<String>> {
+        self.inner.summary(account, turn).await
+    }
+
     async fn boot(&self, account: AccountId, id: TurnId) -> Result<Option<String>> {
         self.inner.boot(account, id).await
     }

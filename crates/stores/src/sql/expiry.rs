@@ -170,10 +170,10 @@ impl Expiry for SqlStore {
 
     async fn sandboxes_after(
         &self,
-        after: Option<SandboxId>,
+        after: Option<Cursor>,
         limit: u32,
     ) -> Result<Vec<(AccountId, SandboxId)>> {
-        let after = after.map_or(0, |id| id.as_uuid().as_u128());
+        let after = after.map_or(0, |cursor| cursor.id);
         let values = vec![Value::from(after.to_be_bytes().as_slice()), Value::from(limit)];
         self.db.rows(SANDBOXES, values).await?.iter().map(pair).collect()
     }

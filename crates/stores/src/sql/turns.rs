@@ -19,8 +19,8 @@ use seawall_api::{
 use seawall_core::{
     Error, Result,
     ports::store::{
-        BeginTurn, Cursor, Day, EndTurn, Fence, Page, Paged, RunningTurn, Task, TurnEvent, Turns, just_after,
-        to_micros,
+        BeginTurn, Cursor, Day, EndTurn, Fence, Page, Paged, RunningTurn, Task, TurnEvent, Turns,
+        events_gone, just_after, to_micros,
     },
 };
 
@@ -51,7 +51,8 @@ statement! {
     ADD_EVENT: ["INSERT INTO turn_events (turn_id, number, data) VALUES ($1, $2, $3)"];
     SET_EVENTS: ["UPDATE turns SET events = $3, output_offset = ", GREATEST, "(output_offset, $4) WHERE id = $2 AND account_id = $1"];
     EVENTS: ["SELECT e.number, e.data FROM turn_events e WHERE e.turn_id = $2 AND e.number >= $3
-        AND EXISTS (SELECT 1 FROM turns t WHERE t.id = $2 AND t.account_id = $1) ORDER BY e.number LIMIT $4"];
+        AND EXISTS (SELECT 1 FROM turns t WHERE t.id = $2 AND t.account_id = $1 AND t.summary IS NULL) ORDER BY e.number LIMIT $4"];
+    SUMMARY: ["SELECT summary FROM turns WHERE id = $2 AND account_id = $1"];
     RUNNING: ["SELECT id, account_id, sandbox_id, created_at FROM turns WHERE state = 'running' AND (created_at, id) > ($1, $2)
         ORDER BY created_at, id LIMIT $3"];
     RUNNING_IN: ["SELECT id FROM turns WHERE account_id = $1 AND sandbox_id = $2 AND state = 'running'"];
@@ -396,6 +397,11 @@ impl Turns for SqlStore {
     async fn running_in(&self, account: AccountId, sandbox: SandboxId) -> Result<Option<TurnId>> {
         let row = self.db.row(RUNNING_IN, vec![id(account), id(sandbox)]).await?;
         row.map(|row| row.id(0)).transpose()
+    }
+
+    async fn summary(&self, account: AccountId, wanted: TurnId) -> Result<Option<String>> {
+        let row = self.db.row(SUMMARY, vec![id(account), id(wanted)]).await?;
+        row.ok_or_else(|| no_turn(wanted))?.maybe_text(0)
     }
 
     async fn boot(&self, account: AccountId, wanted: TurnId) -> Result<Option<String>> {

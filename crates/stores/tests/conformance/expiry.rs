@@ -10,7 +10,7 @@ use seawall_api::{
     sandbox::{EndReason, SandboxState},
 };
 use seawall_core::ports::store::{
-    Direction, EndTurn, HookRun, NewConversation, Page, SandboxRow, Session, SessionScope,
+    Cursor, Direction, EndTurn, HookRun, NewConversation, Page, SandboxRow, Session, SessionScope,
 };
 use std::time::Duration;
 
@@ -221,6 +221,7 @@ async fn k11_sandboxes_of_all_accounts_are_found(cx: Cx) -> Result<()> {
     made.sort_by_key(|(_, id)| *id);
     let expiry = &cx.stores.expiry;
     ensure!(expiry.sandboxes_after(None, 2).await? == made[..2]);
-    ensure!(expiry.sandboxes_after(Some(made[1].1), 2).await? == made[2..]);
+    let after = Cursor { key: 0, id: made[1].1.as_uuid().as_u128() };
+    ensure!(expiry.sandboxes_after(Some(after), 2).await? == made[2..]);
     Ok(())
 }

@@ -1,8 +1,8 @@
 //! Cases, how one is run, and the count at the end.
 
 use super::{
-    accounts, conversations, fixture::Store, idempotency, kit::Cx, leases, messages, outbox, ownership,
-    sandboxes, sessions, stored, tokens, totals, turns,
+    accounts, conversations, expiry, fixture::Store, idempotency, kit::Cx, leases, messages, outbox,
+    ownership, sandboxes, sessions, stored, tokens, totals, turns,
 };
 use anyhow::{Result, anyhow};
 use futures::future::BoxFuture;
@@ -46,6 +46,7 @@ fn all() -> Vec<Case> {
         outbox::cases(),
         idempotency::cases(),
         leases::cases(),
+        expiry::cases(),
         stored::cases(),
         ownership::cases(),
     ]

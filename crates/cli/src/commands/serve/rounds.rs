@@ -69,7 +69,11 @@ impl Rounds {
                 staged.lock().await.round().await
             }
         });
-        tokio::join!(sweeping, reaping, watching, carrying, taking_up, retaining, tidying);
+        let deleting = every(SWEEP, "deletions", &stop, || {
+            let services = services.clone();
+            async move { services.finish_deletions().await }
+        });
+        tokio::join!(sweeping, reaping, watching, carrying, taking_up, retaining, tidying, deleting);
     }
 }
 

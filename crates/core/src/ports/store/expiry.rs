@@ -52,9 +52,6 @@ pub trait Expiry: Send + Sync {
     async fn expire_messages(&self, before: Timestamp, after: Option<Cursor>, limit: u32) -> Result<Walked>;
 
     /// Sandboxes of all accounts, also those that were ended, by their id.
-    async fn sandboxes_after(
-        &self,
-        after: Option<SandboxId>,
-        limit: u32,
-    ) -> Result<Vec<(AccountId, SandboxId)>>;
+    async fn sandboxes_after(&self, after: Option<Cursor>, limit: u32)
+    -> Result<Vec<(AccountId, SandboxId)>>;
 }

@@ -122,9 +122,12 @@ pub trait Turns: Send + Sync {
     /// read.
     async fn event_sizes(&self, account: AccountId, turn: TurnId, from: u64, limit: u32) -> Result<Vec<u64>>;
 
-    /// In order, from a number on, at most `limit` of them.
+    /// In order, from a number on, at most `limit` of them. `gone` where retention removed them.
     async fn events(&self, account: AccountId, turn: TurnId, from: u64, limit: u32)
     -> Result<Vec<TurnEvent>>;
+
+    /// What stays of a turn whose events are gone. `None` while it has them.
+    async fn summary(&self, account: AccountId, turn: TurnId) -> Result<Option<String>>;
 
     /// Turns that run, of all accounts, oldest first: for a server that takes them up again.
     async fn running(&self, page: &Page) -> Result<Paged<RunningTurn>>;

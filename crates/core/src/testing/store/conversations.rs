@@ -6,7 +6,7 @@ use crate::{
     ports::store::{
         BeginTurn, ConversationFilter, Conversations, Cursor, Day, Direction, EndTurn, Fence, HookUsage,
         Messages, NewConversation, Page, Paged, RunningTurn, SandboxRow, SortBy, TurnEvent, Turns,
-        all_tokens, just_after, to_micros,
+        all_tokens, events_gone, just_after, to_micros,
     },
 };
 use async_trait::async_trait;
@@ -389,6 +389,12 @@ impl Turns for MemoryStore {
             *owner == account && turn.sandbox_id == Some(sandbox) && turn.state == TurnState::Running
         };
         Ok(state.turns.values().find(runs).map(|(_, turn)| turn.id))
+    }
+
+    async fn summary(&self, account: AccountId, id: TurnId) -> Result<Option<String>> {
+        let mut state = self.state();
+        state.turn(account, id)?;
+        Ok(state.summaries.get(&id).cloned())
     }
 
     async fn boot(&self, account: AccountId, id: TurnId) -> Result<Option<String>> {

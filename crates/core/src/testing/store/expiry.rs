@@ -127,11 +127,12 @@ impl Expiry for MemoryStore {
 
     async fn sandboxes_after(
         &self,
-        after: Option<SandboxId>,
+        after: Option<Cursor>,
         limit: u32,
     ) -> Result<Vec<(AccountId, SandboxId)>> {
         let state = self.state();
-        let rest = state.sandboxes.values().filter(|row| after.is_none_or(|after| row.id > after));
+        let after = after.map_or(0, |cursor| cursor.id);
+        let rest = state.sandboxes.values().filter(|row| row.id.as_uuid().as_u128() > after);
         Ok(rest.map(|row| (row.account_id, row.id)).take(limit as usize).collect())
     }
 }
