@@ -182,6 +182,10 @@ impl Keys {
     }
 
     pub async fn create(&self, account: AccountId, ask: &CreateKey) -> Result<NewKey> {
+        self.create_within(account, ask, &LIMITS).await
+    }
+
+    async fn create_within(&self, account: AccountId, ask: &CreateKey, limits: &KeyLimits) -> Result<NewKey> {
         let now = self.clock.now();
         if ask.name.trim().is_empty() || ask.name.len() > 200 {
             return Err(Error::invalid("a key needs a name of 1 to 200 bytes"));
@@ -204,7 +208,7 @@ impl Keys {
             revoked_at: None,
             last_used_at: None,
         };
-        self.accounts.add_key(&key, &hash(&secret), &LIMITS).await?;
+        self.accounts.add_key(&key, &hash(&secret), limits).await?;
         tracing::info!(%account, key = %key.id, prefix = key.prefix, "key made");
         Ok(NewKey { key, secret, replaces: None })
     }
@@ -255,7 +259,9 @@ impl Keys {
             return Err(Error::conflict("this key was revoked; make a new one"));
         }
         let ask = CreateKey { name: old.name, scopes: old.scopes, expires_at: old.expires_at };
-        let new = self.create(account, &ask).await?;
+        // The old one goes, at once or soon.
+        let limits = KeyLimits { live: LIMITS.live + 1, ..LIMITS };
+        let new = self.create_within(account, &ask, &limits).await?;
         let overlap = SignedDuration::try_from(overlap).unwrap_or(SignedDuration::MAX);
         let until = now.saturating_add(overlap).unwrap_or(Timestamp::MAX);
         self.revoke_at(account, key, until).await?;

@@ -15,7 +15,7 @@ use tokio::{
 };
 
 /// How often the keys with something open are looked up. With the look itself that is less than a second.
-const POLL: Duration = Duration::from_millis(700);
+const POLL: Duration = Duration::from_millis(500);
 /// A store that takes longer for it is asked again.
 const PATIENCE: Duration = Duration::from_secs(5);
 
