@@ -100,11 +100,29 @@ pub struct Limits {
     pub disk_mb: Option<u64>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub max_processes: Option<u64>,
+    /// MiB a second that it reads from the data disk, and as many that it writes to it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub disk_io_mb_s: Option<u64>,
+    /// Reads a second on the data disk, and as many writes.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub disk_iops: Option<u64>,
 }
 
 impl Limits {
     pub fn is_empty(&self) -> bool {
         *self == Limits::default()
+    }
+
+    /// Returns these limits, and where one is not set, that of `others`.
+    pub fn or(self, others: Limits) -> Limits {
+        Limits {
+            cpus: self.cpus.or(others.cpus),
+            memory_mb: self.memory_mb.or(others.memory_mb),
+            disk_mb: self.disk_mb.or(others.disk_mb),
+            max_processes: self.max_processes.or(others.max_processes),
+            disk_io_mb_s: self.disk_io_mb_s.or(others.disk_io_mb_s),
+            disk_iops: self.disk_iops.or(others.disk_iops),
+        }
     }
 
     /// The names of the limits that are set, as they stand in JSON.
@@ -114,6 +132,8 @@ impl Limits {
             ("memory_mb", self.memory_mb.is_some()),
             ("disk_mb", self.disk_mb.is_some()),
             ("max_processes", self.max_processes.is_some()),
+            ("disk_io_mb_s", self.disk_io_mb_s.is_some()),
+            ("disk_iops", self.disk_iops.is_some()),
         ];
         set.into_iter().filter(|(_, on)| *on).map(|(name, _)| name).collect()
     }

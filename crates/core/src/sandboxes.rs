@@ -195,7 +195,7 @@ impl Sandboxes {
         match lifecycle::answer(now.state, Ask::Start) {
             Answer::Nothing => return Ok(now),
             Answer::Refuse(why) => return Err(refused(id, now.state, why)),
-            Answer::Remake => drop(provider.create(id, &record.spec).await?),
+            Answer::Remake => drop(provider.create(id, &record.spec, record.account_id).await?),
             Answer::Go => {}
         }
         let found = provider.start(id).await?;

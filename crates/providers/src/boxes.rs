@@ -7,7 +7,7 @@ use rustix::{
     fs::{FlockOperation, Mode, OFlags},
     io::Errno,
 };
-use seawall_api::{ErrorKind, SandboxId, sandbox::SandboxSpec};
+use seawall_api::{AccountId, ErrorKind, SandboxId, sandbox::SandboxSpec};
 use seawall_core::{Error, Result, steps::reached};
 use seawall_jail::tree::remove as remove_tree;
 use serde::{Deserialize, Serialize};
@@ -28,6 +28,13 @@ pub struct Intent {
     pub id: SandboxId,
     pub spec: SandboxSpec,
     pub created_at: Timestamp,
+    /// Whose it is. Boxes of versions that did not note it are the operator's.
+    #[serde(default = "operator")]
+    pub account: AccountId,
+}
+
+fn operator() -> AccountId {
+    AccountId::LOCAL
 }
 
 /// The folder that holds a folder for each box.

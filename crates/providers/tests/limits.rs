@@ -3,7 +3,7 @@
 #![allow(clippy::unwrap_used)] // Helpers beside the tests are tests too.
 
 use seawall_api::{
-    ErrorKind, SandboxId,
+    AccountId, ErrorKind, SandboxId,
     exec::{ExitReason, ExitStatus, LimitHit, StartProcess},
     hello::Role,
     sandbox::{EndReason, Limits, SandboxSpec},
@@ -33,7 +33,7 @@ impl World {
     async fn sandbox(&self, limits: Limits) -> (SandboxId, Guest) {
         let id = SandboxId::generate();
         let spec = SandboxSpec { limits, ..SandboxSpec::default() };
-        self.provider.create(id, &spec).await.unwrap();
+        self.provider.create(id, &spec, AccountId::LOCAL).await.unwrap();
         self.provider.start(id).await.unwrap();
         (id, Guest::new(id, Role::Client, Arc::new(ToBox { provider: Arc::new(self.provider.clone()), id })))
     }
@@ -232,7 +232,7 @@ async fn t6_what_cannot_be_enforced_is_refused_and_defaults_are_shown() {
     for (can, limits) in asked {
         let spec = SandboxSpec { limits, ..SandboxSpec::default() };
         let id = SandboxId::generate();
-        match world.provider.create(id, &spec).await {
+        match world.provider.create(id, &spec, AccountId::LOCAL).await {
             Ok(_) => assert!(can, "{limits:?}"),
             Err(error) => {
                 assert_eq!((can, error.kind()), (false, ErrorKind::LimitUnenforceable), "{error}");

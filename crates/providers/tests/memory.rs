@@ -4,7 +4,7 @@
 #![allow(clippy::unwrap_used)] // Helpers beside the test are test too.
 
 use seawall_api::{
-    SandboxId,
+    AccountId, SandboxId,
     exec::{StartProcess, WhenFull},
     hello::Role,
     sandbox::SandboxSpec,
@@ -73,7 +73,7 @@ fn a_gibibyte_to_a_reader_that_stalls() {
         let data = tempfile::tempdir().unwrap();
         let provider = LocalProvider::open(data.path()).unwrap();
         let id = SandboxId::generate();
-        provider.create(id, &SandboxSpec::default()).await.unwrap();
+        provider.create(id, &SandboxSpec::default(), AccountId::LOCAL).await.unwrap();
         let pid = provider.start(id).await.unwrap().pid.unwrap();
         let guest =
             Guest::new(id, Role::Client, Arc::new(ToBox { provider: Arc::new(provider.clone()), id }));

@@ -3,7 +3,7 @@
 #![allow(clippy::unwrap_used)] // Helpers beside the tests are tests too.
 
 use seawall_api::{
-    ErrorKind, SandboxId,
+    AccountId, ErrorKind, SandboxId,
     exec::StartProcess,
     hello::Role,
     sandbox::{HostMount, SandboxSpec},
@@ -35,7 +35,10 @@ impl World {
         };
         let provider = NativeProvider::open(data.path(), settings).unwrap();
         let id = SandboxId::generate();
-        provider.create(id, &SandboxSpec { mounts, ..SandboxSpec::default() }).await.unwrap();
+        provider
+            .create(id, &SandboxSpec { mounts, ..SandboxSpec::default() }, AccountId::LOCAL)
+            .await
+            .unwrap();
         provider.start(id).await.unwrap();
         let guest =
             Guest::new(id, Role::Client, Arc::new(ToBox { provider: Arc::new(provider.clone()), id }));
@@ -210,7 +213,7 @@ async fn a_full_disk_keeps_nobody_from_removing_what_fills_it() {
     mount("mount", &["-t", "tmpfs", "-o", "size=24m", "tmpfs"]);
     let id = SandboxId::generate();
     let provider = NativeProvider::open(disk.path(), NativeSettings::default()).unwrap();
-    provider.create(id, &SandboxSpec::default()).await.unwrap();
+    provider.create(id, &SandboxSpec::default(), AccountId::LOCAL).await.unwrap();
     provider.start(id).await.unwrap();
     let filler = disk.path().join("filler");
     let _ = fs::write(&filler, vec![0; 32 << 20]);
@@ -233,12 +236,12 @@ async fn what_cannot_be_made_leaves_no_volume() {
     let mut spec = SandboxSpec::default();
     for (mb, wanted) in [(u64::MAX >> 20, ErrorKind::Invalid), (16 << 20, ErrorKind::Invalid)] {
         spec.limits.disk_mb = Some(mb);
-        let refused = provider.create(SandboxId::generate(), &spec).await.unwrap_err();
+        let refused = provider.create(SandboxId::generate(), &spec, AccountId::LOCAL).await.unwrap_err();
         assert_eq!(refused.kind(), wanted, "{}", refused.chain());
     }
     assert!(provider.volumes().await.unwrap().is_empty());
     let mount = HostMount { source: "/".into(), target: "/data".into(), writable: false };
     let twice = SandboxSpec { mounts: vec![mount.clone(), mount], ..SandboxSpec::default() };
-    let refused = provider.create(SandboxId::generate(), &twice).await.unwrap_err();
+    let refused = provider.create(SandboxId::generate(), &twice, AccountId::LOCAL).await.unwrap_err();
     assert!(refused.to_string().contains("same place"), "{refused}");
 }

@@ -43,6 +43,14 @@ pub struct SpecArgs {
     #[arg(long, value_name = "N")]
     pub max_processes: Option<u64>,
 
+    /// At most so many MiB a second read from the data disk, and as many written
+    #[arg(long, value_name = "MB")]
+    pub disk_io_mb_s: Option<u64>,
+
+    /// At most so many reads a second of the data disk, and as many writes
+    #[arg(long, value_name = "N")]
+    pub disk_iops: Option<u64>,
+
     /// A folder of this machine, to read; with `:rw` also to write. The operator must allow it
     #[arg(long = "mount", value_name = "FOLDER:PLACE[:rw]", value_parser = mount)]
     pub mounts: Vec<HostMount>,
@@ -70,6 +78,8 @@ impl SpecArgs {
             memory_mb: self.memory_mb,
             disk_mb: self.disk_mb,
             max_processes: self.max_processes,
+            disk_io_mb_s: self.disk_io_mb_s,
+            disk_iops: self.disk_iops,
         };
         let spec = SandboxSpec {
             image: self.image.clone(),

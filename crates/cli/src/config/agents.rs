@@ -215,7 +215,6 @@ mod tests {
             "[sync]\nvolume = \"{user}\"",
             "[sync]\nvolume = \"all\"\nversion = 1794766165301",
             "[sync]\nvolume = \"all\"\nkey_prefix = \"docs/{account}/{conversation}\"",
-            "[sync]\nvolume = \"all\"\n[sandbox]\nlimits = { disk_mb = 64 }",
             "[git]\nrepo = \"git@github.com:a/b\"",
             "base = \"nope\"",
             "[agent]\nenv = { \"A=B\" = \"c\" }",

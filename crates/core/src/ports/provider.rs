@@ -15,6 +15,8 @@
 //! - `watch` gives every box as it is now, then [`BoxEvent::Ready`], then each change. A broken
 //!   stream yields an error and ends; the caller resubscribes.
 //! - `connect` gives a fresh duplex byte stream to the guest, as often as asked.
+//! - A box belongs to the account of its first `create`. [`Provider::set_account_totals`] bounds what the running
+//!   boxes of one account use together; the account `local` has no totals.
 //! - Errors have a stable kind, and `is_retryable` says whether trying again may help. A limit that
 //!   cannot be enforced is refused as `limit_unenforceable`, never dropped.
 
@@ -23,7 +25,7 @@ use async_trait::async_trait;
 use futures::stream::BoxStream;
 use jiff::Timestamp;
 use seawall_api::{
-    SandboxId,
+    AccountId, SandboxId,
     sandbox::{EndReason, Limits, SandboxSpec},
 };
 use seawall_wire::{Connector, Duplex};
@@ -66,6 +68,22 @@ pub struct LimitKinds {
     pub memory: bool,
     pub disk: bool,
     pub processes: bool,
+    /// Bytes and operations a second on the data disk.
+    #[serde(default)]
+    pub disk_io: bool,
+}
+
+/// What the running boxes of one account may use together. None means no bound.
+#[derive(Debug, Clone, Copy, PartialEq, Default)]
+pub struct AccountTotals {
+    /// Cores, fractions allowed.
+    pub cpus: Option<f64>,
+    pub memory_mb: Option<u64>,
+    pub max_processes: Option<u64>,
+    /// MiB a second that are read from the data disk, and as many that are written to it.
+    pub disk_io_mb_s: Option<u64>,
+    /// Reads a second on the data disk, and as many writes.
+    pub disk_iops: Option<u64>,
 }
 
 /// The state of a box, as the substrate has it.
@@ -169,7 +187,16 @@ pub trait Provider: Send + Sync {
         false
     }
 
-    async fn create(&self, id: SandboxId, spec: &SandboxSpec) -> Result<BoxInfo>;
+    /// Makes the box of a sandbox, which counts towards the totals of `account` whenever it runs.
+    async fn create(&self, id: SandboxId, spec: &SandboxSpec, account: AccountId) -> Result<BoxInfo>;
+
+    /// Bounds what the running boxes of an account use together, from now on and until the next call. The provider
+    /// remembers the totals as long as this process lives, so a server sets them before it creates or starts boxes
+    /// of an account. They are ignored for the account `local`. `limit_unenforceable` names a total that cannot
+    /// hold here; the others hold nevertheless.
+    async fn set_account_totals(&self, _account: AccountId, _totals: &AccountTotals) -> Result<()> {
+        Ok(())
+    }
 
     /// Returns when the guest can be connected to.
     async fn start(&self, id: SandboxId) -> Result<BoxInfo>;

@@ -36,26 +36,25 @@ pub fn spec(spec: &SandboxSpec) -> Result<()> {
         return Err(Error::invalid("an environment variable cannot contain a zero byte"));
     }
     let limits = &spec.limits;
-    let whole = [limits.memory_mb, limits.disk_mb, limits.max_processes];
-    if whole.contains(&Some(0)) || limits.cpus.is_some_and(|cpus| !cpus.is_finite() || cpus <= 0.0) {
+    let disk = [limits.disk_mb, limits.disk_io_mb_s, limits.disk_iops];
+    let whole = [limits.memory_mb, limits.max_processes].into_iter().chain(disk);
+    if whole.into_iter().any(|limit| limit == Some(0))
+        || limits.cpus.is_some_and(|cpus| !cpus.is_finite() || cpus <= 0.0)
+    {
         return Err(Error::invalid("a limit must be a number above zero"));
     }
-    match &spec.volume {
-        Some(name) => volume(name, limits.disk_mb.is_some()),
-        None => Ok(()),
-    }
+    spec.volume.as_deref().map_or(Ok(()), volume)
 }
 
 /// Names of volumes become names of folders. With a dot within, none is taken for an id, nor for a file of ours.
-fn volume(name: &str, limited: bool) -> Result<()> {
+fn volume(name: &str) -> Result<()> {
     let tame = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
-    if name.len() > LONGEST_VOLUME || name.starts_with('.') || !name.contains('.') || !name.chars().all(tame)
-    {
-        return Err(Error::invalid(format!("`{name}` cannot be the name of a volume")));
-    }
-    match limited {
-        // The image that limits a disk holds the rest of the box too, and is mounted once.
-        true => Err(Error::invalid("a volume that sandboxes share cannot be limited: leave `disk_mb` out")),
-        false => Ok(()),
+    let good = name.len() <= LONGEST_VOLUME
+        && !name.starts_with('.')
+        && name.contains('.')
+        && name.chars().all(tame);
+    match good {
+        true => Ok(()),
+        false => Err(Error::invalid(format!("`{name}` cannot be the name of a volume"))),
     }
 }

@@ -128,7 +128,7 @@ impl Sandboxes {
     /// A box that was made and cannot be started is kept: that may be tried again.
     async fn make_running(&self, provider: &Arc<dyn Provider>, mut record: Record) -> Result<SandboxInfo> {
         let id = record.id;
-        if let Err(error) = provider.create(id, &record.spec).await {
+        if let Err(error) = provider.create(id, &record.spec, record.account_id).await {
             if error.kind() != ErrorKind::Conflict {
                 self.give_up(provider, record, &error).await;
             }
@@ -165,7 +165,7 @@ impl Sandboxes {
         mut record: Record,
         ours: bool,
     ) -> Result<SandboxInfo> {
-        match provider.create(record.id, &record.spec).await {
+        match provider.create(record.id, &record.spec, record.account_id).await {
             Ok(found) => {
                 reached("the box is made");
                 if record.state == SandboxState::Creating {

@@ -18,7 +18,7 @@ use seawall_api::{
     AccountId, ErrorKind, SandboxId,
     files::FileRef,
     http::{CreateSandbox, ProviderInfo, SandboxMetrics},
-    sandbox::{EndReason, Limits, Sandbox, SandboxInfo, SandboxSpec, SandboxState, WORKDIR},
+    sandbox::{EndReason, Sandbox, SandboxInfo, SandboxSpec, SandboxState, WORKDIR},
 };
 use seawall_sync::engine::SyncReport;
 use serde_json::{Map, Value};
@@ -426,12 +426,7 @@ fn with_wishes(template: SandboxSpec, ask: &CreateSandbox) -> SandboxSpec {
     spec.env.extend(ask.env.clone());
     spec.labels.extend(ask.labels.clone());
     spec.user = ask.user.clone().or(spec.user);
-    spec.limits = Limits {
-        cpus: ask.limits.cpus.or(spec.limits.cpus),
-        memory_mb: ask.limits.memory_mb.or(spec.limits.memory_mb),
-        disk_mb: ask.limits.disk_mb.or(spec.limits.disk_mb),
-        max_processes: ask.limits.max_processes.or(spec.limits.max_processes),
-    };
+    spec.limits = ask.limits.or(spec.limits);
     let new = ask.mounts.iter().filter(|mount| !spec.mounts.contains(mount)).cloned().collect::<Vec<_>>();
     spec.mounts.extend(new);
     spec.timeouts = ask.timeouts.or(spec.timeouts);

@@ -73,11 +73,10 @@ impl Template {
         if let Some(prefix) = &sync.key_prefix {
             WorkspaceSettings::check_shared(prefix).map_err(|why| format!("`sync.key_prefix`: {why}"))?;
         }
-        match (sync.version, self.sandbox.limits.disk_mb) {
+        match sync.version {
             // It would bring everybody's files back to what they were, whenever one of them is made.
-            (Some(_), _) => Err("`sync.volume`: sandboxes that share one have no `sync.version`".to_owned()),
-            (_, Some(_)) => Err("`sync.volume`: a volume that sandboxes share has no `disk_mb`".to_owned()),
-            (None, None) => Ok(()),
+            Some(_) => Err("`sync.volume`: sandboxes that share one have no `sync.version`".to_owned()),
+            None => Ok(()),
         }
     }
 

@@ -3,10 +3,10 @@
 use super::{cut::CutAfter, lock};
 use crate::{
     Error, Result,
-    ports::{BoxEvents, BoxInfo, Capabilities, Provider, Volumes},
+    ports::{AccountTotals, BoxEvents, BoxInfo, Capabilities, Provider, Volumes},
 };
 use async_trait::async_trait;
-use seawall_api::{ErrorKind, SandboxId, sandbox::SandboxSpec};
+use seawall_api::{AccountId, ErrorKind, SandboxId, sandbox::SandboxSpec};
 use seawall_wire::Duplex;
 use std::{
     collections::HashMap,
@@ -107,9 +107,13 @@ impl Provider for FaultyProvider {
         self.inner.capabilities()
     }
 
-    async fn create(&self, id: SandboxId, spec: &SandboxSpec) -> Result<BoxInfo> {
+    async fn create(&self, id: SandboxId, spec: &SandboxSpec, account: AccountId) -> Result<BoxInfo> {
         self.faults.meet(Op::Create).await?;
-        self.inner.create(id, spec).await
+        self.inner.create(id, spec, account).await
+    }
+
+    async fn set_account_totals(&self, account: AccountId, totals: &AccountTotals) -> Result<()> {
+        self.inner.set_account_totals(account, totals).await
     }
 
     async fn start(&self, id: SandboxId) -> Result<BoxInfo> {

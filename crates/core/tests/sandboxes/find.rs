@@ -2,7 +2,7 @@
 
 use crate::world::{World, error, named, new};
 use seawall_api::{
-    ErrorKind, SandboxId,
+    AccountId, ErrorKind, SandboxId,
     sandbox::{EndReason, SandboxState},
 };
 use seawall_core::{
@@ -115,7 +115,7 @@ async fn p1_a_list_is_reconciled_oldest_first() {
 async fn a_box_that_nobody_recorded_is_not_listed() {
     let world = World::new();
     let orphan = SandboxId::generate();
-    world.mock.create(orphan, &NewSandbox::default().spec).await.unwrap();
+    world.mock.create(orphan, &NewSandbox::default().spec, AccountId::LOCAL).await.unwrap();
     assert!(world.sandboxes.list().await.unwrap().is_empty());
     assert_eq!(error(world.sandboxes.get(orphan).await).kind(), ErrorKind::NotFound);
 }

@@ -7,7 +7,7 @@ use crate::{
 use async_trait::async_trait;
 use futures::StreamExt;
 use seawall_api::{
-    ErrorKind, SandboxId,
+    AccountId, ErrorKind, SandboxId,
     sandbox::{SandboxInfo, SandboxSpec, SandboxState},
 };
 use seawall_core::{
@@ -33,8 +33,8 @@ impl Provider for Named {
         self.1.capabilities()
     }
 
-    async fn create(&self, id: SandboxId, spec: &SandboxSpec) -> Result<BoxInfo> {
-        self.1.create(id, spec).await
+    async fn create(&self, id: SandboxId, spec: &SandboxSpec, account: AccountId) -> Result<BoxInfo> {
+        self.1.create(id, spec, account).await
     }
 
     async fn start(&self, id: SandboxId) -> Result<BoxInfo> {

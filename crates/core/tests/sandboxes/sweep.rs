@@ -2,7 +2,7 @@
 
 use crate::world::{World, error, new, within};
 use seawall_api::{
-    ErrorKind, SandboxId,
+    AccountId, ErrorKind, SandboxId,
     exec::StartProcess,
     sandbox::{EndReason, SandboxState},
 };
@@ -96,7 +96,7 @@ async fn p8_a_box_made_just_before_a_crash_is_kept() {
     let world = World::new();
     let id = world.leave_record(SandboxState::Creating).await;
     let spec = world.recorded(id).await.unwrap().spec;
-    world.mock.create(id, &spec).await.unwrap();
+    world.mock.create(id, &spec, AccountId::LOCAL).await.unwrap();
     world.clock.advance(PATIENCE * 2);
     assert_eq!(world.sandboxes.sweep().await.unwrap(), Sweep::default());
     assert_eq!(world.state(id).await, SandboxState::Created);

@@ -3,7 +3,7 @@
 use crate::world::{World, error, named, within};
 use futures::{StreamExt, stream::BoxStream};
 use seawall_api::{
-    ErrorKind, SandboxId,
+    AccountId, ErrorKind, SandboxId,
     sandbox::{EndReason, SandboxInfo, SandboxSpec, SandboxState},
 };
 use seawall_core::{
@@ -102,7 +102,7 @@ async fn each_watcher_is_told() {
 async fn a_box_without_a_record_is_not_told_of() {
     let world = World::new();
     let mut events = ready(&world).await;
-    world.mock.create(SandboxId::generate(), &SandboxSpec::default()).await.unwrap();
+    world.mock.create(SandboxId::generate(), &SandboxSpec::default(), AccountId::LOCAL).await.unwrap();
     let ours = world.created().await;
     assert_eq!(next_info(&mut events).await.id, ours);
 }

@@ -3,7 +3,7 @@
 use super::probe::{Facts, Outcome, REFUSED, UNTRIED, WON, pids};
 use anyhow::{Context, Result, anyhow, bail, ensure};
 use seawall_api::{
-    SandboxId,
+    AccountId, SandboxId,
     exec::{ExitStatus, StartProcess},
     files::{FileRef, WriteFile, WriteMode},
     hello::Role,
@@ -67,7 +67,7 @@ impl Yard {
     /// A box that runs, with the attacker's program in it.
     pub async fn cell(&self, spec: &SandboxSpec) -> Result<Cell> {
         let id = SandboxId::generate();
-        self.provider.create(id, spec).await.context("create")?;
+        self.provider.create(id, spec, AccountId::LOCAL).await.context("create")?;
         let info = self.provider.start(id).await.context("start")?;
         let pid = info.pid.context("a running box has a process")?;
         let connector = ToBox { provider: self.provider.clone(), id };

@@ -9,7 +9,7 @@ use crate::{
 };
 use async_trait::async_trait;
 use jiff::Timestamp;
-use seawall_api::{ErrorKind, SandboxId, hello::Role, sandbox::SandboxSpec};
+use seawall_api::{AccountId, ErrorKind, SandboxId, hello::Role, sandbox::SandboxSpec};
 use seawall_core::{
     Error, Result,
     ports::{BoxEvents, BoxInfo, BoxState, Capabilities, LimitKinds, Provider, ToBox, VolumeInfo, Volumes},
@@ -127,7 +127,7 @@ impl Provider for LocalProvider {
         true
     }
 
-    async fn create(&self, id: SandboxId, spec: &SandboxSpec) -> Result<BoxInfo> {
+    async fn create(&self, id: SandboxId, spec: &SandboxSpec, account: AccountId) -> Result<BoxInfo> {
         check_spec(spec)?;
         tracing::warn!(sandbox = %id, "the provider `local` isolates nothing: commands run as plain processes of this machine");
         let (folders, spec) = (self.folders.clone(), spec.clone());
@@ -143,6 +143,7 @@ impl Provider for LocalProvider {
                     id,
                     spec: spec.clone(),
                     created_at: Timestamp::now(),
+                    account,
                 })?,
             }
             folders.make_root(id, &spec)?;

@@ -10,7 +10,7 @@ use async_trait::async_trait;
 use futures::{StreamExt, stream};
 use jiff::Timestamp;
 use seawall_api::{
-    ErrorKind, SandboxId,
+    AccountId, ErrorKind, SandboxId,
     sandbox::{EndReason, SandboxSpec},
 };
 use seawall_core::{
@@ -236,7 +236,7 @@ impl Provider for MockProvider {
         }
     }
 
-    async fn create(&self, id: SandboxId, spec: &SandboxSpec) -> Result<BoxInfo> {
+    async fn create(&self, id: SandboxId, spec: &SandboxSpec, _account: AccountId) -> Result<BoxInfo> {
         self.meet(MockOp::Create)?;
         check(spec)?;
         let mut state = lock(&self.substrate.state);

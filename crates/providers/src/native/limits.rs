@@ -113,6 +113,7 @@ pub fn shown(limits: &cgroup::Limits, asked: &Limits) -> Limits {
         memory_mb: limits.memory.map(|bytes| bytes / MIB),
         max_processes: limits.processes,
         disk_mb: asked.disk_mb,
+        ..Limits::default()
     }
 }
 

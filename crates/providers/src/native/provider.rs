@@ -20,7 +20,7 @@ use rustix::{
     fs::{Mode, OFlags},
 };
 use seawall_api::{
-    SandboxId,
+    AccountId, SandboxId,
     sandbox::{EndReason, SandboxSpec},
 };
 use seawall_core::{
@@ -354,6 +354,7 @@ impl Provider for NativeProvider {
                 memory: can(Controller::Memory),
                 disk: limits::no_disk().is_none(),
                 processes: can(Controller::Pids),
+                disk_io: false,
             },
         }
     }
@@ -362,7 +363,7 @@ impl Provider for NativeProvider {
         true
     }
 
-    async fn create(&self, id: SandboxId, spec: &SandboxSpec) -> Result<BoxInfo> {
+    async fn create(&self, id: SandboxId, spec: &SandboxSpec, account: AccountId) -> Result<BoxInfo> {
         self.check_spec(spec)?;
         self.warn_of_missing_limits();
         let (inner, spec) = (self.inner.clone(), spec.clone());
@@ -375,7 +376,7 @@ impl Provider for NativeProvider {
                 }
                 Some(intent) => intent,
                 None => {
-                    let intent = Intent { version: 1, id, spec, created_at: Timestamp::now() };
+                    let intent = Intent { version: 1, id, spec, created_at: Timestamp::now(), account };
                     folders.boxes.write_intent(&intent)?;
                     intent
                 }

@@ -7,7 +7,7 @@ use super::{
 use anyhow::{Context, Result, bail, ensure};
 use futures::future::join_all;
 use seawall_api::{
-    SandboxId,
+    AccountId, SandboxId,
     exec::{ExitReason, StartProcess, WhenFull},
     sandbox::{EndReason, SandboxSpec},
 };
@@ -155,7 +155,7 @@ async fn removing_while_commands_run(cx: Cx) -> Result<()> {
 
 async fn one_whole_life(provider: Arc<dyn Provider>, number: usize) -> Result<()> {
     let id = SandboxId::generate();
-    provider.create(id, &SandboxSpec::default()).await.context("create")?;
+    provider.create(id, &SandboxSpec::default(), AccountId::LOCAL).await.context("create")?;
     provider.start(id).await.context("start")?;
     let guest = guest_of(&provider, id);
     let text = number.to_string();

@@ -11,7 +11,7 @@ use anyhow::{Context, Result, anyhow, ensure};
 use futures::future::BoxFuture;
 use libtest_mimic::Trial;
 use seawall_api::{
-    ErrorKind, ProcessId, SandboxId,
+    AccountId, ErrorKind, ProcessId, SandboxId,
     exec::{OutputStream, ProcessEvent},
     files::{ChangeKind, FileChange, FileRef, ListDir, Listing, WatchDir},
     frame::{Frame, Kind, MAX_BODY},
@@ -91,7 +91,7 @@ fn run_lie(run: Run) -> Result<()> {
 async fn still_whole() -> Result<()> {
     let provider: Arc<dyn Provider> = Arc::new(MockProvider::new());
     let id = SandboxId::generate();
-    provider.create(id, &SandboxSpec::default()).await?;
+    provider.create(id, &SandboxSpec::default(), AccountId::LOCAL).await?;
     provider.start(id).await?;
     let process = guest_of(&provider, id).start(anything()).await?;
     ensure!(Output::of(process).await?.status.success());

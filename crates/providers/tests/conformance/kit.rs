@@ -3,7 +3,7 @@
 use super::suite::Cx;
 use anyhow::{Context, Result, anyhow, bail, ensure};
 use seawall_api::{
-    ErrorKind, ProcessId, SandboxId,
+    AccountId, ErrorKind, ProcessId, SandboxId,
     exec::{ExitStatus, OutputStream, StartProcess},
     files::{FileRef, ReadFile, WriteFile, WriteMode},
     hello::Role,
@@ -52,7 +52,7 @@ impl Cx {
 
     pub async fn sandbox_of(&self, spec: &SandboxSpec) -> Result<Sandbox> {
         let id = SandboxId::generate();
-        self.provider.create(id, spec).await.context("create")?;
+        self.provider.create(id, spec, AccountId::LOCAL).await.context("create")?;
         self.provider.start(id).await.context("start")?;
         Ok(Sandbox { id, guest: guest_of(&self.provider, id) })
     }

@@ -7,7 +7,7 @@ use super::{
 use anyhow::{Context, Result, bail, ensure};
 use futures::{StreamExt, future::join_all};
 use seawall_api::{
-    ErrorKind, SandboxId,
+    AccountId, ErrorKind, SandboxId,
     files::FileRef,
     hello::Role,
     sandbox::{Limits, SandboxSpec},
@@ -54,13 +54,13 @@ fn labelled() -> SandboxSpec {
 
 async fn p1_create_twice_is_once(cx: Cx) -> Result<()> {
     let id = SandboxId::generate();
-    let first = cx.provider.create(id, &labelled()).await?;
-    let second = cx.provider.create(id, &labelled()).await?;
+    let first = cx.provider.create(id, &labelled(), AccountId::LOCAL).await?;
+    let second = cx.provider.create(id, &labelled(), AccountId::LOCAL).await?;
     ensure!(first == second, "{first:?} is not {second:?}");
     ensure!(first.spec == labelled(), "the spec is kept");
     ensure!(cx.provider.list().await?.len() == 1);
     cx.provider.start(id).await?;
-    let running = cx.provider.create(id, &labelled()).await?;
+    let running = cx.provider.create(id, &labelled(), AccountId::LOCAL).await?;
     ensure!(running.state == BoxState::Running, "a second create stopped it: {running:?}");
     Ok(())
 }
@@ -69,7 +69,7 @@ async fn p1_creates_at_the_same_time_make_one_box(cx: Cx) -> Result<()> {
     let id = SandboxId::generate();
     let made = join_all((0..8).map(|_| {
         let provider = cx.provider.clone();
-        tokio::spawn(async move { provider.create(id, &spec()).await })
+        tokio::spawn(async move { provider.create(id, &spec(), AccountId::LOCAL).await })
     }));
     let mut times = Vec::new();
     for info in made.await {
@@ -83,7 +83,7 @@ async fn p1_creates_at_the_same_time_make_one_box(cx: Cx) -> Result<()> {
 
 async fn p1_create_starts_nothing(cx: Cx) -> Result<()> {
     let id = SandboxId::generate();
-    let info = cx.provider.create(id, &spec()).await?;
+    let info = cx.provider.create(id, &spec(), AccountId::LOCAL).await?;
     ensure!(info.state == BoxState::Created, "{info:?}");
     ensure!(info.pid.is_none(), "something runs: {info:?}");
     ensure!(cx.provider.get(id).await?.state == BoxState::Created);
@@ -92,8 +92,8 @@ async fn p1_create_starts_nothing(cx: Cx) -> Result<()> {
 
 async fn create_with_another_spec_conflicts(cx: Cx) -> Result<()> {
     let id = SandboxId::generate();
-    cx.provider.create(id, &spec()).await?;
-    ensure_kind(cx.provider.create(id, &labelled()).await, &[ErrorKind::Conflict])?;
+    cx.provider.create(id, &spec(), AccountId::LOCAL).await?;
+    ensure_kind(cx.provider.create(id, &labelled(), AccountId::LOCAL).await, &[ErrorKind::Conflict])?;
     ensure!(cx.provider.get(id).await?.spec == spec(), "the first one stays as it was");
     Ok(())
 }
@@ -102,7 +102,7 @@ async fn p1_start_stop_and_remove_work_from_any_state(cx: Cx) -> Result<()> {
     let id = SandboxId::generate();
     let provider = &cx.provider;
     provider.remove(id, Volumes::Keep).await.context("remove what never was")?;
-    provider.create(id, &spec()).await?;
+    provider.create(id, &spec(), AccountId::LOCAL).await?;
     provider.stop(id, GRACE).await.context("stop what never ran")?;
     let started = provider.start(id).await?;
     ensure!(started.state == BoxState::Running, "{started:?}");
@@ -118,7 +118,7 @@ async fn p1_start_stop_and_remove_work_from_any_state(cx: Cx) -> Result<()> {
         provider.remove(id, Volumes::Delete).await.context("remove")?;
         ensure_kind(provider.get(id).await, &[ErrorKind::NotFound])?;
     }
-    provider.create(id, &spec()).await?;
+    provider.create(id, &spec(), AccountId::LOCAL).await?;
     provider.start(id).await?;
     provider.stop(id, GRACE).await?;
     provider.remove(id, Volumes::Delete).await.context("remove what was stopped")?;
@@ -130,7 +130,7 @@ async fn p1_remove_keeps_the_volume(cx: Cx) -> Result<()> {
     sandbox.put("kept.txt", b"still here").await?;
     cx.provider.remove(sandbox.id, Volumes::Keep).await?;
     ensure_kind(cx.provider.get(sandbox.id).await, &[ErrorKind::NotFound])?;
-    cx.provider.create(sandbox.id, &spec()).await?;
+    cx.provider.create(sandbox.id, &spec(), AccountId::LOCAL).await?;
     cx.provider.start(sandbox.id).await?;
     ensure!(sandbox.take("kept.txt").await? == b"still here");
     Ok(())
@@ -140,7 +140,7 @@ async fn p1_remove_deletes_the_volume_when_told(cx: Cx) -> Result<()> {
     let sandbox = cx.sandbox().await?;
     sandbox.put("gone.txt", b"x").await?;
     cx.provider.remove(sandbox.id, Volumes::Delete).await?;
-    cx.provider.create(sandbox.id, &spec()).await?;
+    cx.provider.create(sandbox.id, &spec(), AccountId::LOCAL).await?;
     cx.provider.start(sandbox.id).await?;
     let found = sandbox.guest.stat(FileRef::new("gone.txt"), true).await;
     ensure_kind(found, &[ErrorKind::NotFound])
@@ -151,7 +151,7 @@ async fn s12_boxes_share_a_volume_by_its_name(cx: Cx) -> Result<()> {
     let shares = SandboxSpec { volume: Some(NAME.to_owned()), ..spec() };
     let ids: Vec<_> = (0..3).map(|_| SandboxId::generate()).collect();
     let begin = async |id: SandboxId| {
-        let made = cx.provider.create(id, &shares).await?;
+        let made = cx.provider.create(id, &shares, AccountId::LOCAL).await?;
         ensure!(made.volume.contains(NAME), "{made:?}");
         cx.provider.start(id).await?;
         anyhow::Ok(Sandbox { id, guest: guest_of(&cx.provider, id) })
@@ -196,7 +196,7 @@ async fn stop_keeps_the_files(cx: Cx) -> Result<()> {
 async fn p1_get_and_list_tell_the_truth(cx: Cx) -> Result<()> {
     let ids: Vec<_> = (0..3).map(|_| SandboxId::generate()).collect();
     for id in &ids {
-        cx.provider.create(*id, &labelled()).await?;
+        cx.provider.create(*id, &labelled(), AccountId::LOCAL).await?;
     }
     cx.provider.start(ids[0]).await?;
     cx.provider.start(ids[1]).await?;
@@ -224,7 +224,7 @@ async fn boxes_are_found_again_by_another_host_process(cx: Cx) -> Result<()> {
     ensure!(before == after, "{before:?} became {after:?}");
     ensure!(other.list().await? == [after]);
     guest_of(&other, sandbox.id).info().await.context("its guest answers")?;
-    ensure!(other.create(sandbox.id, &labelled()).await?.state == BoxState::Running);
+    ensure!(other.create(sandbox.id, &labelled(), AccountId::LOCAL).await?.state == BoxState::Running);
     Ok(())
 }
 
@@ -244,7 +244,7 @@ async fn boxes_of_another_installation_are_left_alone(cx: Cx) -> Result<()> {
     let neighbour = cx.fixture.elsewhere()?;
     let theirs = neighbour.provider();
     let id = SandboxId::generate();
-    theirs.create(id, &spec()).await?;
+    theirs.create(id, &spec(), AccountId::LOCAL).await?;
     theirs.start(id).await?;
     let ours = cx.provider.list().await?;
     let got = cx.provider.get(id).await;
@@ -289,7 +289,7 @@ async fn p1_watch_tells_the_present_then_each_change(cx: Cx) -> Result<()> {
     ensure!(present.len() == 1 && present[0].id == first, "{present:?}");
     ensure!(present[0].state == BoxState::Running, "{present:?}");
     let id = SandboxId::generate();
-    cx.provider.create(id, &spec()).await?;
+    cx.provider.create(id, &spec(), AccountId::LOCAL).await?;
     event(&mut events, is(id, BoxState::Created)).await.context("created")?;
     cx.provider.start(id).await?;
     event(&mut events, is(id, BoxState::Running)).await.context("running")?;
@@ -339,7 +339,7 @@ async fn limits_that_cannot_be_enforced_are_refused(cx: Cx) -> Result<()> {
     let mut refused = 0;
     for (_, limits) in all.into_iter().filter(|(enforced, _)| !enforced) {
         let asked = SandboxSpec { limits, ..spec() };
-        let error = error_of(cx.provider.create(SandboxId::generate(), &asked).await)?;
+        let error = error_of(cx.provider.create(SandboxId::generate(), &asked, AccountId::LOCAL).await)?;
         ensure!(error.kind() == ErrorKind::LimitUnenforceable, "{error}");
         let name = limits.named().join(" ");
         ensure!(error.to_string().contains(&name), "it does not name `{name}`: {error}");
@@ -354,7 +354,7 @@ async fn limits_that_cannot_be_enforced_are_refused(cx: Cx) -> Result<()> {
 
 async fn an_image_is_refused_where_none_is_taken(cx: Cx) -> Result<()> {
     let asked = SandboxSpec { image: Some("debian:12".into()), ..spec() };
-    let made = cx.provider.create(SandboxId::generate(), &asked).await;
+    let made = cx.provider.create(SandboxId::generate(), &asked, AccountId::LOCAL).await;
     ensure_kind(made, &[ErrorKind::Unsupported, ErrorKind::Invalid])?;
     ensure!(cx.provider.list().await?.is_empty(), "a refused box was made");
     Ok(())

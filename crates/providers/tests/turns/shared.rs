@@ -1,7 +1,9 @@
 //! S12: sandboxes that share a volume share their files, and one history of them.
 
 use crate::world::{ME, World, ask, more, template, wanted};
-use seawall_api::{ErrorKind, SandboxId, conversation::TurnState, http::CreateSandbox, sandbox::SandboxSpec};
+use seawall_api::{
+    AccountId, ErrorKind, SandboxId, conversation::TurnState, http::CreateSandbox, sandbox::SandboxSpec,
+};
 use seawall_core::{
     NewSandbox,
     ports::{Provider, Volumes},
@@ -194,7 +196,7 @@ async fn s12_what_is_left_of_a_removed_volume_is_no_volume() {
     let provider = seawall_providers::local::LocalProvider::open(data.path()).unwrap();
     let spec = SandboxSpec { volume: Some("local.team".to_owned()), ..SandboxSpec::default() };
     let id = SandboxId::generate();
-    provider.create(id, &spec).await.unwrap();
+    provider.create(id, &spec, AccountId::LOCAL).await.unwrap();
     provider.remove(id, Volumes::Keep).await.unwrap();
     let volume = data.path().join("local/volumes/local.team");
     std::fs::write(volume.join("work/a"), "a").unwrap();
