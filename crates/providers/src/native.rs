@@ -4,12 +4,14 @@
 //! folder before that process did anything (`run`). The kernel's truth about a box is whether that process
 //! lives: with it goes its pid namespace, and with that everything else.
 
+mod disks;
 mod end;
 mod folder;
 mod groups;
 mod launch;
 mod limits;
 mod provider;
+mod resources;
 mod spares;
 
 pub use limits::{Defaults, Mounts, table as limits_table};

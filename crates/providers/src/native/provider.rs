@@ -2,10 +2,10 @@
 
 use super::{
     end::end,
-    folder::Folders,
-    groups::{group_maker, spare_group},
+    folder::{Folders, Mounted},
+    groups::{Groups, group_maker, spare_group},
     launch::Launcher,
-    limits::{self, Defaults, Mounts},
+    limits::{self, Bounds, Defaults, Mounts},
 };
 use crate::{
     boxes::{Boxes, Held, Intent, io_error, no_box},
@@ -26,14 +26,14 @@ use seawall_api::{
 use seawall_core::{
     Error, Result,
     ports::{
-        BoxEvents, BoxInfo, BoxState, BoxUsage, Capabilities, LimitKinds, Provider, ToBox, VolumeInfo,
-        Volumes,
+        AccountTotals, BoxEvents, BoxInfo, BoxState, BoxUsage, Capabilities, LimitKinds, Provider, ToBox,
+        VolumeInfo, Volumes,
     },
     steps::reached,
 };
 use seawall_jail::{
-    cgroup::{BoxGroup, Cgroups, Controller, Entry},
-    order::{CgroupPlace, Order},
+    cgroup::{BoxGroup, Controller, Entry},
+    order::{CgroupPlace, Disks, Order},
 };
 use seawall_wire::Duplex;
 use std::{
@@ -59,44 +59,40 @@ pub struct NativeSettings {
     pub defaults: Defaults,
     /// Folders of the host that sandboxes may be given, and what lies beneath them.
     pub mounts: Mounts,
+    /// MiB of the data disk that are never given to sandboxes. None: a twentieth of it, at most 1 GiB.
+    pub disk_reserve_mb: Option<u64>,
 }
 
 #[derive(Clone)]
 pub struct NativeProvider {
-    inner: Arc<Inner>,
+    pub(super) inner: Arc<Inner>,
 }
 
-struct Inner {
-    folders: Arc<Folders>,
+pub(super) struct Inner {
+    pub(super) folders: Arc<Folders>,
     launcher: Launcher,
     /// The guest's program, which is also `sudo` in a box.
     program: PathBuf,
-    groups: Cgroups,
-    /// What tells groups of this installation from those of others on the machine.
-    installation: String,
+    pub(super) groups: Groups,
+    pub(super) bounds: Bounds,
     settings: NativeSettings,
     /// When the copy of the host's `/etc` was last compared with it.
     etc_seen: Mutex<Option<Instant>>,
-    warned: AtomicBool,
+    pub(super) warned: AtomicBool,
     /// Boxes that are just being launched.
     launching: AtomicUsize,
 }
 
 impl Inner {
-    fn group_name(&self, id: SandboxId) -> String {
-        format!("{}-{id}", self.installation)
-    }
-
     /// With what the folder does not know.
     fn complete(&self, mut info: BoxInfo) -> BoxInfo {
         let died = EndReason::Failed("guest_died".into());
         // The kernel may have ended process 1 too, where nothing else was left to end.
-        if info.reason.as_ref() == Some(&died) && self.oom_kills(info.id) > 0 {
+        if info.reason.as_ref() == Some(&died) && self.groups.of_box(info.id).oom_kills() > 0 {
             info.reason = Some(EndReason::Failed("oom".into()));
         }
-        let asked = &info.spec.limits;
-        if let Ok(limits) = limits::in_force(asked, &self.settings.defaults, &self.groups) {
-            info.limits = limits::shown(&limits, asked);
+        if let Ok(limits) = self.bounds.in_force(&info.spec.limits) {
+            info.limits = limits::shown(&limits, info.limits.disk_mb);
         }
         info
     }
@@ -104,35 +100,16 @@ impl Inner {
     /// Groups of this installation whose box has no folder any more, with what lives in them: somebody removed the
     /// folder. A box's folder is made before its group and goes after it, so nobody is just making or removing one.
     fn end_orphans(&self) {
-        for name in self.groups.names() {
-            let of_ours = name.strip_prefix(&self.installation).and_then(|rest| rest.strip_prefix('-'));
-            let Some(id) = of_ours.and_then(|id| id.parse::<SandboxId>().ok()) else { continue };
+        for (id, group) in self.groups.boxes() {
             if self.folders.boxes.of(id).exists() {
                 continue;
             }
             tracing::warn!(sandbox = %id, "ending a box whose folder is gone");
-            let group = self.groups.all_of(&name);
             group.kill();
             if let Err(error) = group.remove() {
                 tracing::error!(sandbox = %id, "the group of a box that is gone: {error}");
             }
         }
-    }
-
-    /// The groups of a box that is to go. `known`: it has a folder here.
-    fn remove_groups(&self, id: SandboxId, known: bool) -> std::io::Result<()> {
-        let group = self.groups.all_of(&self.group_name(id));
-        if known && !group.exists() {
-            // A data folder that was moved has them under another name. Where anything lives it is another's.
-            let ending = format!("-{id}");
-            let others = self.groups.names().into_iter().filter(|name| name.ends_with(&ending));
-            others.for_each(|name| self.groups.clear(&name));
-        }
-        group.remove()
-    }
-
-    fn oom_kills(&self, id: SandboxId) -> u64 {
-        self.groups.all_of(&self.group_name(id)).oom_kills()
     }
 }
 
@@ -149,20 +126,21 @@ impl NativeProvider {
         std::fs::create_dir_all(data).map_err(|error| io_error(data, error))?;
         let data = data.canonicalize().map_err(|error| io_error(data, error))?;
         let launcher = Launcher::new(&data, crate::guest_binary())?;
-        let groups = Cgroups::find();
+        let bounds = Bounds::measure(&data, settings.defaults);
+        let groups = &bounds.groups;
         let installation = blake3::hash(data.as_os_str().as_bytes()).to_hex()[..8].to_owned();
         // What a crash left; those that somebody else has ready are made again when they are missing.
         groups.clear(&spare_group(&installation, ""));
         // And of installations that are no more. Whoever misses one makes another.
         groups.clear_old(&spare_group("", ""), SPARES_PATIENCE);
-        let folders = Arc::new(Folders::open(&data, group_maker(&groups, &installation, settings.defaults))?);
+        let folders = Arc::new(Folders::open(&data, group_maker(&bounds, &installation))?);
         let etc_seen = Mutex::new(None);
         let inner = Inner {
             folders,
             launcher,
             program: crate::guest_file(&data, crate::guest_binary())?,
-            groups,
-            installation,
+            groups: Groups::new(bounds.groups.clone(), installation),
+            bounds,
             settings,
             etc_seen,
             warned: AtomicBool::new(false),
@@ -191,22 +169,7 @@ impl NativeProvider {
             )));
         }
         limits::host_folders(&spec.mounts, &self.inner.settings.mounts)?;
-        limits::in_force(&spec.limits, &self.inner.settings.defaults, &self.inner.groups).map(drop)
-    }
-
-    /// Defaults that cannot hold here are off, and whoever looks at the log knows it. Once.
-    fn warn_of_missing_limits(&self) {
-        let missing =
-            Controller::ALL.into_iter().find_map(|controller| self.inner.groups.missing(controller));
-        if let Some(missing) = missing
-            && !self.inner.warned.swap(true, Ordering::Relaxed)
-        {
-            tracing::warn!(
-                "default limits are off: {}. {}; `seawall doctor` shows which",
-                missing.why,
-                missing.fix
-            );
-        }
+        self.inner.bounds.check(&spec.limits)
     }
 
     /// Whether nobody else waits for this provider in this process.
@@ -224,45 +187,40 @@ impl NativeProvider {
         Ok(())
     }
 
-    async fn launch(&self, info: &BoxInfo) -> Result<()> {
+    async fn launch(&self, info: &BoxInfo, account: AccountId) -> Result<()> {
         let (inner, id) = (&self.inner, info.id);
         let folders = &inner.folders;
         folders.write_end(id, None)?;
         self.refresh_etc()?;
-        let group = self.make_group(info)?;
-        let (order, fds) = self.order(info, &group)?;
+        let group = self.make_group(info, account)?;
+        let disks = self.mount_disks(info, account).await?;
+        let (order, fds) = self.order(info, &group, disks)?;
         let borrowed: Vec<_> = fds.iter().map(AsFd::as_fd).collect();
         reached("the box is about to be launched");
         inner.launcher.launch(&order, &borrowed).await
     }
 
-    /// The box's control group with its limits, from those that wait where one does.
-    fn make_group(&self, info: &BoxInfo) -> Result<BoxGroup> {
-        let (inner, name) = (&self.inner, self.inner.group_name(info.id));
-        let limits = limits::in_force(&info.spec.limits, &inner.settings.defaults, &inner.groups)?;
-        // One of a former life is taken again: nothing can be renamed to it.
-        let there = inner.groups.all_of(&name).exists();
-        let made = match (!there).then(|| inner.folders.spares.group()).flatten() {
-            Some((spare, had)) => inner.groups.adopt(&spare, &had, &name, &limits),
-            None => inner.groups.make(&name, &limits),
-        };
-        let group = made.map_err(|error| {
-            Error::unavailable(format!("the control group of {} cannot be made", info.id)).with_source(error)
-        })?;
-        reached("the group is made");
-        Ok(group)
-    }
-
     /// What the launcher is asked for, and the descriptors that go with it, in the order that [`Order`] names.
-    fn order(&self, info: &BoxInfo, group: &BoxGroup) -> Result<(Order, Vec<OwnedFd>)> {
+    fn order(
+        &self,
+        info: &BoxInfo,
+        group: &BoxGroup,
+        Mounted { disks, own, volume }: Mounted,
+    ) -> Result<(Order, Vec<OwnedFd>)> {
         let (inner, id) = (&self.inner, info.id);
         let folders = &inner.folders;
-        let volume = match info.spec.limits.disk_mb {
-            Some(_) => open(&folders.image(id), OFlags::RDWR)?,
+        let folder = open_dir(&folders.boxes.of(id))?;
+        let own = match (own, disks) {
+            (Some(disk), _) => disk.into_mount(),
+            // It is on the volume's disk.
+            (None, Disks::One) => folder.try_clone().map_err(|e| io_error(Path::new("a folder"), e))?,
+            (None, _) => open_dir(&folders.own(id))?,
+        };
+        let volume = match volume {
+            Some(disk) => disk.into_mount(),
             None => open_dir(&folders.work(id, &info.spec))?,
         };
-        let program = open(&inner.program, OFlags::PATH)?;
-        let mut fds = vec![open_dir(&folders.boxes.of(id))?, open_dir(&folders.own(id))?, volume, program];
+        let mut fds = vec![folder, own, volume, open(&inner.program, OFlags::PATH)?];
         let cgroup = match group.entry().map_err(|e| io_error(Path::new("the control group"), e))? {
             None => CgroupPlace::None,
             Some(Entry::V2(fd)) => {
@@ -291,7 +249,7 @@ impl NativeProvider {
             counters,
             mounts,
             open_files: Some(inner.settings.defaults.open_files),
-            disk: info.spec.limits.disk_mb.map(|_| info.created_at.to_string()),
+            disks,
         };
         Ok((order, fds))
     }
@@ -333,7 +291,7 @@ impl Provider for NativeProvider {
     }
 
     fn capabilities(&self) -> Capabilities {
-        let can = |controller| self.inner.groups.has(controller);
+        let can = |controller| self.inner.bounds.groups.has(controller);
         Capabilities {
             isolation: true,
             durable: true,
@@ -352,9 +310,9 @@ impl Provider for NativeProvider {
             limits: LimitKinds {
                 cpus: can(Controller::Cpu),
                 memory: can(Controller::Memory),
-                disk: limits::no_disk().is_none(),
+                disk: self.inner.bounds.can_limit_disk(),
                 processes: can(Controller::Pids),
-                disk_io: false,
+                disk_io: can(Controller::Io),
             },
         }
     }
@@ -369,6 +327,9 @@ impl Provider for NativeProvider {
         let (inner, spec) = (self.inner.clone(), spec.clone());
         short_work(self.is_alone(), move || {
             let folders = &inner.folders;
+            if !folders.boxes.of(id).exists() {
+                folders.check_reserve(inner.settings.disk_reserve_mb)?;
+            }
             let _held = folders.boxes.hold_new(id)?;
             let intent = match folders.boxes.intent(id)? {
                 Some(intent) if intent.spec != spec => {
@@ -381,28 +342,39 @@ impl Provider for NativeProvider {
                     intent
                 }
             };
-            folders.make_own(id, &intent.spec)?;
+            folders.make_own(id, &intent.spec, inner.bounds.disk_mb(&intent.spec.limits))?;
             Ok(inner.complete(inner.folders.info_of(intent)))
         })
         .await
     }
 
+    async fn set_account_totals(&self, account: AccountId, totals: &AccountTotals) -> Result<()> {
+        if account == AccountId::LOCAL {
+            return Ok(());
+        }
+        let (inner, totals) = (self.inner.clone(), *totals);
+        short_work(self.is_alone(), move || inner.set_totals(account, &totals)).await
+    }
+
     async fn start(&self, id: SandboxId) -> Result<BoxInfo> {
         let folders = &self.inner.folders;
         let _held = self.hold(id).await?.ok_or_else(|| no_box(id))?;
-        let info = self.inner.info(id)?;
+        let intent = folders.boxes.intent(id)?.ok_or_else(|| no_box(id))?;
+        let account = intent.account;
+        let info = self.inner.complete(folders.info_of(intent));
         if info.state == BoxState::Running {
             return Ok(info);
         }
+        folders.check_reserve(self.inner.settings.disk_reserve_mb)?;
         // A crash may have come between the intent and these.
-        folders.make_own(id, &info.spec)?;
-        let group = self.inner.groups.all_of(&self.inner.group_name(id));
+        folders.make_own(id, &info.spec, self.inner.bounds.disk_mb(&info.spec.limits))?;
+        let group = self.inner.groups.of(id, account);
         if group.exists() {
             // Of a former life whose folder was lost, perhaps.
             group.kill();
         }
         self.inner.launching.fetch_add(1, Ordering::Relaxed);
-        let launched = self.launch(&info).await;
+        let launched = self.launch(&info, account).await;
         self.inner.launching.fetch_sub(1, Ordering::Relaxed);
         launched?;
         folders.spares.refill();
@@ -412,27 +384,35 @@ impl Provider for NativeProvider {
     }
 
     async fn usage(&self, id: SandboxId) -> Result<BoxUsage> {
-        let (memory_bytes, cpu_seconds) = self.inner.groups.all_of(&self.inner.group_name(id)).used();
+        let (memory_bytes, cpu_seconds) = self.inner.groups.of_box(id).used();
         Ok(BoxUsage { memory_bytes, cpu_seconds })
     }
 
     async fn stop(&self, id: SandboxId, grace: Duration) -> Result<()> {
         let _held = self.hold(id).await?.ok_or_else(|| no_box(id))?;
-        self.inner.folders.info(id)?;
-        end(&self.inner.folders, self.to_box(id), grace, EndReason::Stopped).await
+        let info = self.inner.folders.info(id)?;
+        let pinned = self.inner.pin_disks(id, Some(&info.spec));
+        let ended = end(&self.inner.folders, self.to_box(id), grace, EndReason::Stopped).await;
+        self.inner.folders.spares.release(pinned);
+        ended
     }
 
     async fn remove(&self, id: SandboxId, volumes: Volumes) -> Result<()> {
         let held = self.hold(id).await?;
+        // One that cannot be read tells nothing, and goes all the same.
+        let intent = self.inner.folders.boxes.intent(id).ok().flatten();
         if held.is_some() {
-            end(&self.inner.folders, self.to_box(id), Duration::ZERO, EndReason::Terminated).await?;
+            let pinned = self.inner.pin_disks(id, intent.as_ref().map(|intent| &intent.spec));
+            let ended =
+                end(&self.inner.folders, self.to_box(id), Duration::ZERO, EndReason::Terminated).await;
+            self.inner.folders.spares.release(pinned);
+            ended?;
         }
         let inner = self.inner.clone();
         short_work(self.is_alone(), move || {
             reached("the box is ended");
-            inner
-                .remove_groups(id, held.is_some())
-                .map_err(|e| io_error(Path::new("the control group"), e))?;
+            let removed = inner.groups.remove(id, intent.map(|intent| intent.account), held.is_some());
+            removed.map_err(|e| io_error(Path::new("the control group"), e))?;
             reached("the group is removed");
             inner.folders.remove(id, volumes == Volumes::Delete)?;
             drop(held);
