@@ -10,7 +10,7 @@ endif
 TARGET := $(or $(CARGO_TARGET_DIR),target)
 SEAWALL := $(TARGET)/debug/seawall
 
-.PHONY: help setup build run try test test-v2 check bench bench-check soak fuzz coverage audit clean openapi
+.PHONY: help setup build run try test test-v2 check bench bench-check soak hostile fuzz coverage audit clean openapi
 
 help: ## this list
 	@grep -E '^[a-z0-9-]+:.*## ' Makefile | awk -F':.*## ' '{printf "make %-12s %s\n", $$1, $$2}'
@@ -49,6 +49,7 @@ bench: setup ## figures of a release build (SPECIFICATION.md)
 	$(TARGET)/release/seawall bench http
 	scripts/with-postgres $(TARGET)/release/seawall bench stores
 	scripts/with-s3 $(TARGET)/release/seawall bench sync --compare
+	scripts/bench-tenants $(TARGET)/release/seawall
 
 bench-check: setup ## fails where a promise of SPECIFICATION.md is missed
 	cargo build --release
@@ -58,9 +59,16 @@ bench-check: setup ## fails where a promise of SPECIFICATION.md is missed
 	$(TARGET)/release/seawall bench http --check
 	scripts/with-postgres $(TARGET)/release/seawall bench stores --check
 	scripts/with-s3 $(TARGET)/release/seawall bench sync --compare --check
+	scripts/bench-tenants $(TARGET)/release/seawall --check
 
-soak: setup ## the conformance suite again and again (SOAK_MINUTES, default 30)
+soak: setup ## the conformance suite again and again, then turns with short retention (SOAK_MINUTES, default 30)
 	@scripts/soak
+	cargo build --release --bin seawall
+	scripts/soak-turns $(TARGET)/release/seawall
+
+hostile: setup ## a server in 1 GB under hostile load, beside another account (HOSTILE_MINUTES, default 30)
+	cargo build --release --bin seawall
+	scripts/hostile $(TARGET)/release/seawall
 
 fuzz: ## each fuzz target for FUZZ_SECONDS (default 600)
 	@scripts/fuzz

@@ -16,6 +16,39 @@ pub struct Account {
     #[serde(default)]
     pub settings: Map<String, Value>,
     pub created_at: Timestamp,
+    /// Since when its keys are refused. Absent where the account is in use.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub suspended_at: Option<Timestamp>,
+    /// Since when it is being deleted, with all that is its own.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub deleting_at: Option<Timestamp>,
+}
+
+impl Account {
+    /// An account that is in use.
+    pub fn new(id: AccountId, name: String, settings: Map<String, Value>, created_at: Timestamp) -> Account {
+        Account { id, name, settings, created_at, suspended_at: None, deleting_at: None }
+    }
+}
+
+/// A limit of an account, and what the account uses of it.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct LimitUse {
+    /// The name of the setting.
+    pub name: String,
+    /// Absent where there is no bound.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub value: Option<f64>,
+    pub used: f64,
+}
+
+/// What an account uses of each of its limits.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct AccountUsage {
+    pub account_id: AccountId,
+    pub limits: Vec<LimitUse>,
 }
 
 /// What a key is good for.

@@ -77,6 +77,12 @@ pub enum Event {
         #[serde(flatten)]
         usage: Usage,
     },
+    /// What the turn's requests to models used so far, as the server counted their answers. The turn is charged this
+    /// or what the agent tells, whichever is more.
+    GatewayUsage {
+        #[serde(flatten)]
+        usage: Usage,
+    },
     /// Something worth knowing that is no part of the answer: a retry, a session that could not be continued.
     Notice { text: String },
     /// A piece of a very long line of the agent's output, kept so that nothing is lost. Of no use to clients.

@@ -10,7 +10,7 @@ pub use exec::{
 
 use crate::{
     ConversationId, KeyId, SandboxId, TurnId,
-    account::{ApiKey, KeyScope},
+    account::{ApiKey, KeyScope, LimitUse},
     exec::ProcessInfo,
     files::EntryKind,
     sandbox::{HostMount, Limits, Timeouts},
@@ -24,7 +24,7 @@ use serde_json::{Map, Value};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// An error, as application/problem+json (RFC 9457).
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct Problem {
     /// `about:blank`, always: `code` is what programs look at.
@@ -41,6 +41,16 @@ pub struct Problem {
     pub request_id: String,
     /// Whether the same call may succeed later.
     pub retryable: bool,
+    /// The limit of the account that refused the call. Absent where it was something else.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub limit: Option<LimitUse>,
+    /// True where it is certain that the call changed nothing: it may be sent again, also with the same `Idempotency-Key`.
+    #[serde(default, skip_serializing_if = "is_false")]
+    pub nothing_done: bool,
+}
+
+fn is_false(flag: &bool) -> bool {
+    !flag
 }
 
 /// A page of a list.
@@ -180,7 +190,7 @@ pub struct PatchSandbox {
 #[serde(deny_unknown_fields)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct StopSandbox {
-    /// How long processes may take to end before they are killed.
+    /// How long processes may take to end before they are killed: at most 60,000.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub grace_ms: Option<u64>,
     /// Also where it has work that its bucket lacks.
@@ -259,6 +269,32 @@ pub struct Version {
     pub created_at: Timestamp,
     pub files: u64,
     pub bytes: u64,
+}
+
+/// Which versions stay. The newest always does, and so does what either rule keeps. At least one rule is needed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct PruneVersions {
+    /// So many of the newest.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub keep: Option<u64>,
+    /// Those that are younger.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub keep_for_seconds: Option<u64>,
+}
+
+/// What became of versions.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct DroppedVersions {
+    /// How many are left.
+    pub kept: u64,
+    /// The versions that went, by their names.
+    pub dropped: Vec<i64>,
+    /// What only they had was deleted.
+    pub objects_deleted: u64,
+    pub bytes_deleted: u64,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]

@@ -78,7 +78,7 @@ impl Timeouts {
 #[serde(deny_unknown_fields)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct HostMount {
-    /// On the host.
+    /// On the host. `hidden` in the answer to an account that may not ask for it itself.
     pub source: String,
     /// In the sandbox.
     pub target: String,

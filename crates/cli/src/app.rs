@@ -4,19 +4,22 @@ use crate::{
     adopt,
     claims::FileClaims,
     commands::db,
-    config::{Settings, templates},
+    config::{Settings, machine, templates},
 };
 use anyhow::{Context, Result, anyhow};
 use seawall_api::SandboxId;
 use seawall_core::{
     Providers, Sandboxes,
+    accounts::AccountCatalog,
+    host_paths,
     keys::{self, Keys},
     ports::{Claims, Provider, SystemClock, store::Stores},
     rows::RowRecords,
+    templates::Templates,
 };
 use seawall_providers::{
     local::LocalProvider,
-    native::{NativeProvider, NativeSettings},
+    native::{MountRoot, Mounts, NativeProvider, NativeSettings},
 };
 use seawall_stores::SqlStore;
 use std::{
@@ -39,15 +42,17 @@ pub struct App {
 impl App {
     pub async fn open(settings: Settings, json: bool) -> Result<App> {
         let data = &settings.data;
-        make_data(data).with_context(|| unusable(data))?;
+        make_data(data).and_then(|()| check_data(data)).with_context(|| unusable(data))?;
         let claims: Arc<dyn Claims> = Arc::new(FileClaims::open(data).with_context(|| unusable(data))?);
         let node = node(data).with_context(|| unusable(data))?;
         let stores = SqlStore::new(db::open(&settings).await?).stores();
         let records = RowRecords::new(stores.sandboxes.clone(), claims.clone(), Some(node.clone()));
         adopt::adopt(data, &records).await?;
         let local = LocalProvider::open(data).with_context(|| unusable(data))?;
-        let native =
-            NativeProvider::open(data, native_settings(&settings)?).with_context(|| unusable(data))?;
+        let templates = templates(&settings.agents, data)?;
+        let boxes = native_settings(&settings, &templates);
+        hide_paths(&settings, &templates, &boxes.mounts);
+        let native = NativeProvider::open(data, boxes).with_context(|| unusable(data))?;
         // `mock` is for tests and is not offered here.
         let all: Vec<Arc<dyn Provider>> = vec![Arc::new(native), Arc::new(local)];
         let providers = Providers::new(&settings.provider, all)?;
@@ -58,6 +63,12 @@ impl App {
 }
 
 impl App {
+    /// The accounts of the database, with the limits of this machine where they have none of their own.
+    pub fn catalog(&self) -> AccountCatalog {
+        let limits = self.settings.accounts.limits(&machine(&self.settings.data));
+        AccountCatalog::new(self.stores.accounts.clone(), limits)
+    }
+
     /// Keys of accounts. Tokens are signed with what is in the data folder.
     pub fn keys(&self) -> Result<Keys> {
         let data = &self.settings.data;
@@ -106,15 +117,61 @@ fn make_data(data: &std::path::Path) -> std::io::Result<()> {
     std::fs::DirBuilder::new().recursive(true).mode(0o711).create(data)
 }
 
-/// The folders with agents' programs may be mounted: who names them is the operator.
-fn native_settings(settings: &Settings) -> Result<NativeSettings> {
-    let mut native = settings.native.clone();
-    for template in templates(&settings.agents, &settings.data)?.all() {
-        let named = template.agent.program.iter().cloned();
-        let mounts = template.sandbox.mounts.iter().map(|mount| PathBuf::from(&mount.source));
-        native.mounts.extend(named.chain(mounts).map(|path| path.canonicalize().unwrap_or(path)));
+/// Programs are run from the data folder, and what stands in it is believed: whoever else can write it is as good as the
+/// user that runs this.
+pub fn check_data(data: &Path) -> std::io::Result<()> {
+    use std::os::unix::fs::MetadataExt;
+    let found = std::fs::metadata(data)?;
+    let (user, group) = (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw());
+    let why = match found.mode() {
+        _ if ![0, user].contains(&found.uid()) => format!("it belongs to another user ({})", found.uid()),
+        mode if mode & 0o002 != 0 => "everybody can write it: chmod o-w".to_owned(),
+        mode if mode & 0o020 != 0 && ![0, group].contains(&found.gid()) => {
+            format!("the group {} can write it: chmod g-w", found.gid())
+        }
+        _ => return Ok(()),
+    };
+    Err(std::io::Error::new(std::io::ErrorKind::PermissionDenied, why))
+}
+
+/// What stays the operator's, whatever an error says.
+fn hide_paths(settings: &Settings, templates: &Templates, mounts: &Mounts) {
+    host_paths::hide(&settings.data);
+    settings.file.iter().for_each(|file| host_paths::hide(file));
+    mounts.programs.iter().chain(&mounts.kept).for_each(|folder| host_paths::hide(folder));
+    mounts.furnished.iter().for_each(|root| host_paths::hide(&root.path));
+    let buckets = templates.all().filter_map(|template| template.sync.bucket.as_ref());
+    for bucket in buckets.chain(&settings.sync.bucket) {
+        // As errors name it: a plain name is that of an S3 bucket, and would be found in other words.
+        let is_address = bucket.contains(':') || bucket.starts_with('/');
+        host_paths::hide_text(if is_address { bucket.clone() } else { format!("s3://{bucket}") });
     }
-    Ok(native)
+}
+
+/// The folders that boxes may be given: those that requests may name, and those that templates bring along.
+fn native_settings(settings: &Settings, templates: &Templates) -> NativeSettings {
+    let granted = settings.mounts.iter();
+    let mut mounts = Mounts {
+        granted: granted
+            .map(|grant| MountRoot { path: grant.path.clone(), writable: grant.writable })
+            .collect(),
+        kept: bucket_folder(settings.sync.bucket.as_deref()).collect(),
+        ..Mounts::default()
+    };
+    for template in templates.all() {
+        mounts.programs.extend(template.agent.program.clone());
+        mounts.kept.extend(bucket_folder(template.sync.bucket.as_deref()));
+        let named = template.sandbox.mounts.iter();
+        mounts.furnished.extend(
+            named.map(|mount| MountRoot { path: PathBuf::from(&mount.source), writable: mount.writable }),
+        );
+    }
+    NativeSettings { mounts, ..settings.native.clone() }
+}
+
+/// The folder of this machine that a bucket is.
+fn bucket_folder(address: Option<&str>) -> impl Iterator<Item = PathBuf> {
+    address.and_then(seawall_sync::stores::folder).into_iter()
 }
 
 /// The name of this data folder among all that share a database. Made once.
@@ -142,4 +199,32 @@ fn unusable(data: &std::path::Path) -> String {
         "cannot use the data folder {}: see `seawall doctor`, or choose another with --data",
         data.display()
     )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::fs::{PermissionsExt, chown};
+
+    #[test]
+    fn a_data_folder_that_others_can_write_is_refused() {
+        let folder = tempfile::tempdir().unwrap();
+        let checked = |mode: u32| {
+            std::fs::set_permissions(folder.path(), std::fs::Permissions::from_mode(mode)).unwrap();
+            check_data(folder.path()).map_err(|error| error.to_string())
+        };
+        for mode in [0o700, 0o711, 0o755, 0o775] {
+            assert_eq!(checked(mode), Ok(()), "{mode:o}");
+        }
+        for mode in [0o777, 0o703, 0o1777] {
+            assert!(checked(mode).unwrap_err().contains("everybody can write it"), "{mode:o}");
+        }
+        if rustix::process::geteuid().is_root() {
+            chown(folder.path(), Some(0), Some(4321)).unwrap();
+            assert!(checked(0o775).unwrap_err().contains("the group 4321"));
+            assert_eq!(checked(0o755), Ok(()));
+            chown(folder.path(), Some(4321), Some(0)).unwrap();
+            assert!(checked(0o700).unwrap_err().contains("another user (4321)"));
+        }
+    }
 }

@@ -1,7 +1,7 @@
 //! The command line: what there is to say, and help that teaches it.
 
 use crate::commands::{
-    accounts::AccountsArgs,
+    accounts::{AccountArgs, AccountsArgs},
     bench::BenchArgs,
     chat::{ChatArgs, RunTurnArgs},
     conversations::{ConversationsArgs, MessagesArgs, TemplatesArgs},
@@ -163,6 +163,8 @@ pub enum Command {
     Keys(KeysArgs),
     /// Look after the accounts of a server
     Accounts(AccountsArgs),
+    /// Show an account's limits, and what it uses of them
+    Account(AccountArgs),
     /// Look after the database: bring it up to date, copy it, check it
     Db(DbArgs),
     /// Reach a port of a sandbox from this machine

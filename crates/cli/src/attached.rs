@@ -118,7 +118,7 @@ async fn show(process: &mut Process, guest: &Guest) -> Result<Ended> {
 }
 
 /// Flushed at once, so that stdout and stderr keep their order.
-pub async fn print(to: &mut (impl AsyncWrite + Unpin), bytes: &[u8]) -> Result<()> {
+pub async fn print(to: &mut (impl AsyncWrite + Unpin + ?Sized), bytes: &[u8]) -> Result<()> {
     to.write_all(bytes).await.map_err(output::closed_or)?;
     to.flush().await.map_err(output::closed_or)
 }

@@ -17,6 +17,7 @@ use seawall_api::SandboxId;
 use seawall_core::{
     Error, Result,
     ports::{Claim, Claims},
+    queues::Queues,
 };
 use sha2::{Digest, Sha256};
 use std::{
@@ -35,6 +36,8 @@ const CLAIMS: &str = ".claims";
 #[derive(Debug, Clone)]
 pub struct FileClaims {
     folder: Arc<Folder>,
+    /// Who waits for a claim in this process.
+    queues: Queues,
 }
 
 #[derive(Debug)]
@@ -46,7 +49,7 @@ impl FileClaims {
     pub fn open(data: &Path) -> Result<FileClaims> {
         let path = data.join("records");
         DirBuilder::new().recursive(true).mode(0o700).create(&path).map_err(failed("make", &path))?;
-        Ok(FileClaims { folder: Arc::new(Folder { path }) })
+        Ok(FileClaims { folder: Arc::new(Folder { path }), queues: Queues::default() })
     }
 
     /// File IO blocks, so it has threads of its own.
@@ -63,10 +66,10 @@ impl FileClaims {
 #[async_trait]
 impl Claims for FileClaims {
     async fn claim(&self, id: SandboxId) -> Result<Claim> {
-        match self.try_claim(id).await? {
-            Some(claim) => Ok(claim),
-            None => self.blocking(move |folder| folder.claim(id)).await,
-        }
+        // A claim is held for as long as a sandbox is made, ended or worked in: nobody's thread waits for it.
+        let (turn, file) = self.queues.acquire(id, || self.folder.try_claim(id)).await?;
+        // The lock first, so that who comes next finds it free.
+        Ok(Box::new((file, turn)))
     }
 
     async fn try_claim(&self, id: SandboxId) -> Result<Option<Claim>> {
@@ -81,21 +84,6 @@ impl Claims for FileClaims {
 }
 
 impl Folder {
-    fn claim(&self, id: SandboxId) -> Result<Claim> {
-        if let Some((path, old)) = self.old_claim(id)? {
-            old.lock().map_err(failed("lock", &path))?;
-            let _ = std::fs::remove_file(&path);
-        }
-        let file = self.open_claims()?;
-        loop {
-            match fcntl(&file, FcntlArg::F_OFD_SETLKW(&byte_of(id))) {
-                Ok(_) => return Ok(Box::new(file)),
-                Err(Errno::EINTR) => {}
-                Err(errno) => return Err(failed("lock", &self.path.join(CLAIMS))(errno.into())),
-            }
-        }
-    }
-
     fn try_claim(&self, id: SandboxId) -> Result<Option<File>> {
         if let Some((path, old)) = self.old_claim(id)? {
             match old.try_lock() {
@@ -281,6 +269,33 @@ mod tests {
         drop(old);
         assert!(claims.try_claim(id).await.unwrap().is_some());
         assert!(!path.exists());
+    }
+
+    /// With the one thread for files taken by those who wait, the next epoch would never come.
+    #[test]
+    fn waiting_for_a_claim_takes_no_thread() {
+        let runtime =
+            tokio::runtime::Builder::new_current_thread().max_blocking_threads(1).enable_all().build();
+        runtime.unwrap().block_on(async {
+            let (data, claims) = opened();
+            let id = SandboxId::generate();
+            let held = claims.claim(id).await.unwrap();
+            // One that stands in the same queue, and one that another process could be.
+            let other = FileClaims::open(data.path()).unwrap();
+            let mut waiting = tokio::task::JoinSet::new();
+            for claims in [claims.clone(), other] {
+                for _ in 0..50 {
+                    let claims = claims.clone();
+                    waiting.spawn(async move { claims.claim(id).await.map(drop) });
+                }
+            }
+            tokio::task::yield_now().await;
+            let next = tokio::time::timeout(std::time::Duration::from_secs(10), claims.next_epoch(id)).await;
+            assert_eq!(next.unwrap().unwrap(), 1);
+            assert!(waiting.try_join_next().is_none());
+            drop(held);
+            assert_eq!(waiting.join_all().await.len(), 100);
+        });
     }
 
     #[tokio::test]

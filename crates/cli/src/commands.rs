@@ -98,6 +98,7 @@ async fn on(app: &App, command: Command) -> Result<i32> {
         Command::Templates(args) => conversations::templates(app, &args).await,
         Command::Keys(args) => keys::keys(app, &args).await,
         Command::Accounts(args) => accounts::accounts(app, &args).await,
+        Command::Account(args) => accounts::account(app, &args).await,
         Command::Doctor(_) | Command::Bench(_) | Command::Db(_) | Command::Completions { .. } => Ok(0),
     }
 }

@@ -4,6 +4,7 @@
 //! by it, with a warning; one that has none (where the data lives) is an error.
 
 use anyhow::{Context, Result, anyhow, bail, ensure};
+use seawall_core::{mounts::MountGrants, sandboxes::MAX_GRACE};
 use seawall_providers::native::NativeSettings;
 use std::{
     ffi::OsString,
@@ -12,6 +13,7 @@ use std::{
 };
 use toml::{Table, Value};
 
+mod accounts;
 mod agents;
 mod native;
 mod server;
@@ -20,12 +22,13 @@ mod sync;
 #[cfg(test)]
 mod tests;
 
+pub use accounts::{AccountDefaults, machine};
 pub use agents::{AgentSettings, templates};
 pub use server::ServerSettings;
 pub use sync::SyncSettings;
 
 const FILE: &str = "seawall.toml";
-const TOP_KEYS: [&str; 13] = [
+const TOP_KEYS: [&str; 14] = [
     "data",
     "provider",
     "exec",
@@ -39,6 +42,7 @@ const TOP_KEYS: [&str; 13] = [
     "server",
     "sandboxes",
     "conversations",
+    "accounts",
 ];
 const DATABASE_KEYS: [&str; 1] = ["url"];
 const DATABASE_VAR: &str = "SEAWALL_DATABASE_URL";
@@ -67,11 +71,14 @@ pub struct Settings {
     pub output_limit: Option<u64>,
     pub stop_grace: Duration,
     pub native: NativeSettings,
+    /// Folders of this machine that requests may mount, by account.
+    pub mounts: MountGrants,
     /// The address of PostgreSQL. None: SQLite in the data folder.
     pub database: Option<String>,
     pub sync: SyncSettings,
     pub agents: AgentSettings,
     pub server: ServerSettings,
+    pub accounts: AccountDefaults,
     /// The file that was read.
     pub file: Option<PathBuf>,
 }
@@ -85,10 +92,12 @@ impl Default for Settings {
             output_limit: None,
             stop_grace: Duration::from_secs(5),
             native: NativeSettings::default(),
+            mounts: MountGrants::default(),
             database: None,
             sync: SyncSettings::default(),
             agents: AgentSettings::default(),
             server: ServerSettings::default(),
+            accounts: AccountDefaults::default(),
             file: None,
         }
     }
@@ -207,6 +216,13 @@ impl Layers {
         self.grace(&format!("{shown}: `stop.grace_seconds`"), number(stop, "grace_seconds"));
         if let Some(native) = section(&shown, &table, "native", &NATIVE_KEYS)? {
             self.settings.native = native::settings(&shown, native)?;
+            self.settings.mounts = native::mounts(&shown, native)?;
+        }
+        if let Some(value) = table.get("accounts") {
+            let section = value.as_table();
+            let section =
+                section.ok_or_else(|| anyhow!("{shown}: `accounts` must be a section: [accounts]"))?;
+            self.settings.accounts = accounts::settings(&shown, section)?;
         }
         self.sync_file(&shown, &table)?;
         self.agents_file(file, &shown, &table)?;
@@ -270,9 +286,11 @@ impl Layers {
     fn grace(&mut self, place: &str, value: Option<Number>) {
         match value {
             None => {}
-            Some((Some(seconds), _)) => self.settings.stop_grace = Duration::from_secs(seconds),
+            Some((Some(seconds), _)) if seconds <= MAX_GRACE.as_secs() => {
+                self.settings.stop_grace = Duration::from_secs(seconds);
+            }
             Some((_, shown)) => {
-                self.replaced(place, &shown, "a number of seconds", "5 seconds", |settings| {
+                self.replaced(place, &shown, "a number of seconds up to 60", "5 seconds", |settings| {
                     settings.stop_grace = Settings::default().stop_grace;
                 })
             }

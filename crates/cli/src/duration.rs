@@ -1,5 +1,6 @@
 //! Durations as people write them: `500ms`, `5s`, `2m`, `1h`, `30d`, or plain seconds.
 
+use seawall_core::sandboxes::MAX_GRACE;
 use std::time::Duration;
 
 /// For clap: the error is what the user reads.
@@ -25,6 +26,14 @@ pub fn parse_positive(text: &str) -> Result<Duration, String> {
     match parse(text)? {
         Duration::ZERO => Err("must be longer than zero; leave it out for no limit".to_owned()),
         duration => Ok(duration),
+    }
+}
+
+/// As [`parse`], for how long a stop may wait.
+pub fn parse_grace(text: &str) -> Result<Duration, String> {
+    match parse(text)? {
+        grace if grace > MAX_GRACE => Err(format!("must be at most {}s", MAX_GRACE.as_secs())),
+        grace => Ok(grace),
     }
 }
 

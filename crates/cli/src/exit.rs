@@ -92,9 +92,9 @@ pub fn report(error: &anyhow::Error, json: bool) {
             None => ErrorKind::Internal.as_str(),
         };
         let report = serde_json::json!({ "error": { "kind": kind, "message": message_of(error) } });
-        output::error_line(&report);
+        output::error_json(&report);
     } else {
-        output::note(output::printable_lines(&message_of(error)));
+        output::note(message_of(error));
     }
 }
 

@@ -21,6 +21,7 @@ mod workspaces;
 
 use args::Cli;
 use clap::Parser;
+use output::LogWriter;
 use seawall_server::Telemetry;
 use std::io::IsTerminal;
 use std::{process::ExitCode, time::Duration};
@@ -65,9 +66,9 @@ fn start_log(cli: &Cli) -> anyhow::Result<Option<Telemetry>> {
     let service = cli.command.is_service();
     let default = if service { "info" } else { "warn" };
     let filter = EnvFilter::try_from_env("SEAWALL_LOG").unwrap_or_else(|_| EnvFilter::new(default));
-    let (stderr, ansi) = (std::io::stderr, std::io::stderr().is_terminal());
+    let (ansi, writer) = (std::io::stderr().is_terminal(), |json| move || LogWriter { json });
     if !service {
-        let text = fmt::layer().with_writer(stderr).with_ansi(ansi).with_target(false).without_time();
+        let text = fmt::layer().with_writer(writer(false)).with_ansi(ansi).with_target(false).without_time();
         tracing_subscriber::registry().with(filter).with(text).init();
         return Ok(None);
     }
@@ -78,8 +79,10 @@ fn start_log(cli: &Cli) -> anyhow::Result<Option<Telemetry>> {
     let json = std::env::var("SEAWALL_LOG_FORMAT").is_ok_and(|format| format == "json");
     let layers = tracing_subscriber::registry().with(filter).with(telemetry.as_ref().map(Telemetry::layer));
     match json {
-        true => layers.with(fmt::layer().json().flatten_event(true).with_writer(stderr)).init(),
-        false => layers.with(fmt::layer().with_writer(stderr).with_ansi(ansi).with_target(false)).init(),
+        true => layers.with(fmt::layer().json().flatten_event(true).with_writer(writer(true))).init(),
+        false => {
+            layers.with(fmt::layer().with_writer(writer(false)).with_ansi(ansi).with_target(false)).init()
+        }
     }
     Ok(telemetry)
 }

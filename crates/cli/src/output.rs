@@ -1,10 +1,18 @@
 //! The one place that prints: text, tables and JSON to stdout, notes to stderr.
+//!
+//! All of it is made safe for a terminal ([`escape`]), whoever wrote it, but for [`raw`] and [`error_raw`], which are
+//! for bytes that are their command's own output.
+
+mod escape;
+
+pub use escape::{Screen, printable};
 
 use anyhow::Result;
+use escape::{printable_json, printable_lines, printable_log};
 use serde::Serialize;
 use std::{
     fmt::Display,
-    io::{self, Write},
+    io::{self, IsTerminal, Write},
 };
 
 /// The longest cell of a table, in characters.
@@ -30,22 +38,28 @@ pub fn closed_or(error: io::Error) -> anyhow::Error {
     }
 }
 
+/// Bytes as they are.
 pub fn raw(bytes: &[u8]) -> Result<()> {
     let mut stdout = io::stdout().lock();
     stdout.write_all(bytes).and_then(|()| stdout.flush()).map_err(closed_or)
 }
 
+/// A line, or several.
 pub fn line(text: impl Display) -> Result<()> {
-    raw(format!("{text}\n").as_bytes())
+    raw(format!("{}\n", printable_lines(&text.to_string())).as_bytes())
 }
 
 pub fn json(value: &impl Serialize) -> Result<()> {
-    line(serde_json::to_string_pretty(value)?)
+    json_text(&serde_json::to_string_pretty(value)?)
 }
 
 /// One line an object, where several may come: programs read them one by one.
 pub fn json_line(value: &impl Serialize) -> Result<()> {
-    line(serde_json::to_string(value)?)
+    json_text(&serde_json::to_string(value)?)
+}
+
+fn json_text(json: &str) -> Result<()> {
+    raw(format!("{}\n", printable_json(json)).as_bytes())
 }
 
 /// To stderr, best effort: a note that cannot be shown is no reason to fail.
@@ -54,11 +68,50 @@ pub fn note(text: impl Display) {
 }
 
 pub fn error_line(text: &dyn Display) {
-    let _ = writeln!(io::stderr().lock(), "{text}");
+    error_raw(format!("{}\n", printable_lines(&text.to_string())).as_bytes());
 }
 
+/// As [`error_line`], dim where stderr is a terminal: what is beside the answer.
+pub fn aside(text: &str) {
+    let text = printable_lines(text);
+    match io::stderr().is_terminal() {
+        true => error_raw(format!("\x1b[2m{text}\x1b[0m\n").as_bytes()),
+        false => error_raw(format!("{text}\n").as_bytes()),
+    }
+}
+
+pub fn error_json(value: &serde_json::Value) {
+    error_raw(format!("{}\n", printable_json(&value.to_string())).as_bytes());
+}
+
+/// Bytes as they are, to stderr.
 pub fn error_raw(bytes: &[u8]) {
     let _ = io::stderr().lock().write_all(bytes);
+}
+
+/// Where the log goes: stderr. On a terminal nothing of its values does anything but show itself.
+#[derive(Debug, Clone, Copy)]
+pub struct LogWriter {
+    pub json: bool,
+}
+
+impl Write for LogWriter {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        let mut stderr = io::stderr().lock();
+        if !stderr.is_terminal() {
+            return stderr.write(bytes);
+        }
+        let text = String::from_utf8_lossy(bytes);
+        match self.json {
+            true => stderr.write_all(printable_json(&text).as_bytes())?,
+            false => stderr.write_all(printable_log(&text).as_bytes())?,
+        }
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        io::stderr().lock().flush()
+    }
 }
 
 /// Columns for people: as wide as their widest cell, the last one unpadded.
@@ -105,16 +158,6 @@ fn shortened(cell: &str) -> String {
     }
 }
 
-/// Names come from inside sandboxes: no control character of theirs reaches a terminal.
-pub fn printable(text: &str) -> String {
-    text.chars().map(|c| if c.is_control() { '?' } else { c }).collect()
-}
-
-/// As [`printable`], for texts of several lines.
-pub fn printable_lines(text: &str) -> String {
-    text.chars().map(|c| if c.is_control() && c != '\n' { '?' } else { c }).collect()
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -138,7 +181,7 @@ mod tests {
     fn a_name_cannot_drive_the_terminal() {
         let mut table = Table::new(&["NAME"]);
         table.row(vec!["\x1b[2Jx".into()]);
-        assert_eq!(table.render(), "NAME\n?[2Jx\n");
+        assert_eq!(table.render(), "NAME\n\\u{1b}[2Jx\n");
     }
 
     #[test]

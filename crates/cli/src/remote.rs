@@ -89,6 +89,7 @@ async fn on(remote: &Remote, command: Command) -> Result<i32> {
         Command::Sync(args) => workspaces::sync(remote, &args).await,
         Command::Versions(args) => workspaces::versions(remote, &args).await,
         Command::Diff(args) => workspaces::diff(remote, &args).await,
+        Command::Prune(args) => workspaces::prune(remote, &args).await,
         Command::Restore(args) => workspaces::restore(remote, &args).await,
         Command::Chat(args) => chat::chat(remote, &args).await,
         Command::Conversations(args) => conversations::conversations(remote, &args).await,
@@ -97,7 +98,8 @@ async fn on(remote: &Remote, command: Command) -> Result<i32> {
         Command::Templates(args) => conversations::templates(remote, &args).await,
         Command::Keys(args) => accounts::keys(remote, &args).await,
         Command::Accounts(args) => accounts::accounts(remote, &args).await,
-        // Volumes, prune, verify, and what never gets here.
+        Command::Account(args) => accounts::account(remote, &args).await,
+        // Volumes, verify, and what never gets here.
         _ => Err(Usage(ONLY_THERE.to_owned()).into()),
     }
 }

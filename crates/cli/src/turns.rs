@@ -3,13 +3,13 @@
 use crate::{app::App, config::templates, memory::FileMemory, workspaces};
 use anyhow::{Context, Result};
 use async_trait::async_trait;
-use jiff::Timestamp;
 use seawall_api::{AccountId, ErrorKind, TurnId, account::Account};
 use seawall_core::{
     Services, Turns,
+    accounts::{self, Ledger},
     delivery::Courier,
     hooks::Hooks,
-    ports::{Clock as _, SystemClock},
+    ports::{Clock as _, SystemClock, store::Page},
     service::SandboxService,
     turns::TurnParts,
     workspaces::{Buckets, LeaseTurnstile, WorkspaceMaker},
@@ -64,8 +64,11 @@ pub async fn services(app: &App) -> Result<Services> {
         workspaces::settings(settings),
     )
     .with_turnstile(Arc::new(LeaseTurnstile::new(app.stores.leases.clone())))
-    .with_memory(Arc::new(FileMemory::new(&settings.data)));
-    let (stores, sandboxes) = (app.stores.clone(), app.sandboxes.clone());
+    .with_memory(Arc::new(FileMemory::new(&settings.data)))
+    .with_stored(app.stores.stored.clone());
+    let catalog = app.catalog();
+    let stores = accounts::limited(app.stores.clone(), &catalog);
+    let sandboxes = app.sandboxes.clone().with_ledger(Ledger::new(stores.sandboxes.clone(), catalog.clone()));
     let hooks = Hooks::new(stores.hook_runs.clone(), stores.outbox.clone(), sandboxes.clone(), clock.clone())
         .with_notes(stores.sandboxes.clone(), stores.conversations.clone());
     let templates = Arc::new(templates(&settings.agents, &settings.data)?);
@@ -73,9 +76,12 @@ pub async fn services(app: &App) -> Result<Services> {
         SandboxService::new(sandboxes, maker, hooks.clone(), stores.sandboxes.clone(), clock.clone())
             .with_templates(templates.clone(), stores.conversations.clone())
             .with_turns(stores.turns.clone())
-            .with_timeouts(settings.server.timeouts);
+            .with_mounts(settings.mounts.clone())
+            .with_timeouts(settings.server.timeouts)
+            .with_accounts(catalog.clone(), settings.accounts.allow_unlimited_disk);
     let gateway = HttpGateway::new(settings.agents.models.clone()).context("cannot speak to models")?;
     let turns = Turns::new(TurnParts {
+        accounts: catalog.clone(),
         service: service.clone(),
         hooks,
         templates,
@@ -85,7 +91,7 @@ pub async fn services(app: &App) -> Result<Services> {
         claims: app.claims.clone(),
         clock: clock.clone(),
         node: app.node.clone(),
-        booted_at: booted_at(),
+        boot: boot(),
         secrets: Arc::new(|name| std::env::var(name).ok().filter(|value| !value.is_empty())),
         stores: stores.clone(),
     });
@@ -93,7 +99,8 @@ pub async fn services(app: &App) -> Result<Services> {
         sandboxes: service,
         turns,
         stores,
-        keys: app.keys()?,
+        keys: app.keys()?.with_accounts(catalog.clone()),
+        accounts: catalog,
         clock,
         delete_terminates_sandbox: settings.server.delete_terminates_sandbox,
     })
@@ -104,21 +111,15 @@ pub fn courier(app: &App) -> Result<Courier> {
     Ok(courier.with_webhooks(Arc::new(HttpWebhooks::new()?)))
 }
 
-/// When this machine was started.
-fn booted_at() -> Option<Timestamp> {
-    let stat = std::fs::read_to_string("/proc/stat").ok()?;
-    let seconds = stat.lines().find_map(|line| line.strip_prefix("btime "))?;
-    Timestamp::from_second(seconds.trim().parse().ok()?).ok()
+/// This boot of the machine, by the name that the kernel gave it. Unlike the time of the boot, no set clock changes it.
+fn boot() -> Option<String> {
+    let name = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").ok()?;
+    Some(name.trim().to_owned()).filter(|name| !name.is_empty())
 }
 
 /// The account of the command line.
 pub async fn account(app: &App) -> Result<AccountId> {
-    let local = Account {
-        id: AccountId::LOCAL,
-        name: "local".to_owned(),
-        settings: serde_json::Map::new(),
-        created_at: SystemClock.now(),
-    };
+    let local = Account::new(AccountId::LOCAL, "local".to_owned(), serde_json::Map::new(), SystemClock.now());
     match app.stores.accounts.get(local.id).await {
         Err(error) if error.kind() == ErrorKind::NotFound => match app.stores.accounts.create(&local).await {
             // Another process was quicker.
@@ -146,13 +147,20 @@ pub fn run_apart(app: &App, turn: TurnId) -> Result<()> {
 
 /// Turns whose process died are taken up again, by processes of their own.
 pub async fn take_up(app: &App) -> Result<()> {
-    let running = app.stores.turns.running(100).await?;
-    for (_, turn) in running {
-        let id = seawall_api::SandboxId::try_from(turn.id.as_uuid())?;
-        // Whoever runs it holds the claim.
-        if app.claims.try_claim(id).await?.is_some() {
-            run_apart(app, turn.id)?;
+    let mut page = Page::first(100);
+    loop {
+        let running = app.stores.turns.running(&page).await?;
+        // Turns of other accounts are their server's, which holds them to their limits.
+        for turn in running.items.into_iter().filter(|turn| turn.account_id == AccountId::LOCAL) {
+            let id = seawall_api::SandboxId::try_from(turn.id.as_uuid())?;
+            // The process that runs it holds the claim.
+            if app.claims.try_claim(id).await?.is_some() {
+                run_apart(app, turn.id)?;
+            }
+        }
+        match running.next {
+            Some(next) => page = Page::first(100).after(next),
+            None => return Ok(()),
         }
     }
-    Ok(())
 }

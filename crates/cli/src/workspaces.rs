@@ -2,12 +2,12 @@
 
 use crate::{app::App, config::Settings, memory::FileMemory, turns};
 use anyhow::{Context, Result};
-use seawall_api::SandboxId;
+use seawall_api::{AccountId, SandboxId};
 use seawall_core::{
     Workspaces,
     ports::SystemClock,
     service::{SandboxService, Wanted},
-    workspaces::{LeaseTurnstile, WorkspaceSettings},
+    workspaces::{Account, LeaseTurnstile, WorkspaceSettings},
 };
 use seawall_sync::{bucket::SharedBucket, state::CommitRef, stores};
 use std::sync::Arc;
@@ -25,6 +25,7 @@ pub fn settings(settings: &Settings) -> WorkspaceSettings {
         key_prefix: sync.key_prefix.clone(),
         stale_after: sync.stale_after,
         limits: sync.limits,
+        bounds: sync.bounds,
         ..WorkspaceSettings::default()
     }
 }
@@ -62,7 +63,9 @@ pub async fn open(app: &App) -> Result<Workspaces> {
     let bucket = bucket(&app.settings).await?;
     let workspaces = Workspaces::new(app.sandboxes.clone(), bucket, Arc::new(SystemClock), settings);
     let turnstile = LeaseTurnstile::new(app.stores.leases.clone());
+    let account = Account { id: AccountId::LOCAL, stored: app.stores.stored.clone() };
     Ok(workspaces
+        .with_account(account)
         .with_turnstile(Arc::new(turnstile))
         .with_memory(Arc::new(FileMemory::new(&app.settings.data))))
 }

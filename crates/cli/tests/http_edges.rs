@@ -18,6 +18,8 @@ mod keys;
 mod limits;
 #[path = "edges/metrics.rs"]
 mod metrics;
+#[path = "edges/mounts.rs"]
+mod mounts;
 #[path = "edges/ports.rs"]
 mod ports;
 #[path = "edges/sandboxes.rs"]

@@ -27,5 +27,9 @@ mod outages;
 mod owners;
 #[path = "http/streams.rs"]
 mod streams;
+#[path = "http/tenants.rs"]
+mod tenants;
+#[path = "http/tokens.rs"]
+mod tokens;
 #[path = "http/turns.rs"]
 mod turns;

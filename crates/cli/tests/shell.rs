@@ -164,6 +164,22 @@ terminal.expect(rb'tty 30 100\r?\n')
 terminal.end(0)
 "#;
 
+/// Whatever it shows, it does nothing but what the program itself does: it dims what is beside the answer.
+const HOSTILE: &str = r#"
+terminal = Terminal(30, 200)
+terminal.until('it has ended', terminal.ended)
+terminal.has(rb'never printed', 0.2)
+seen = terminal.seen.decode()
+for own in ('\x1b[2m', '\x1b[0m', '\r\n'):
+    seen = seen.replace(own, '')
+if any(c in seen for c in '\x1b\x07\x9b\r\u202e\u2066\u200b\u2028') or r'\u{1b}[2J' not in seen or 'evil' not in seen:
+    terminal.fail('it reached the terminal')
+terminal.end(0)
+"#;
+
+/// What a box might say to whoever looks: a title, a cleared screen, a line that is overwritten, text from right to left.
+const SAID: &str = r"printf 'begin\033]0;owned\007\033[2J\302\2331m\342\200\256evil\342\201\246 \342\200\213\342\200\250 overwritten\rend\n'";
+
 /// Whether there is a Python for the driver. Without one the test is skipped by name, unless everything is
 /// to be tested.
 fn can_run(test: &str) -> bool {
@@ -232,4 +248,24 @@ fn p5_run_with_a_terminal() {
     let command = "test -t 0 && test -t 1 && test -t 2 && echo tty $(stty size)";
     play(&world, TTY, "", &["run", "-t", "--", "sh", "-c", command]);
     assert!(world.is_empty());
+}
+
+#[test]
+fn what_others_say_drives_no_terminal() {
+    if !can_run("what_others_say_drives_no_terminal") {
+        return;
+    }
+    let world = World::new();
+    let conversation = seawall_api::ConversationId::generate().to_string();
+    play(&world, HOSTILE, "", &["chat", "-c", &conversation, SAID]);
+    play(&world, HOSTILE, "", &["chat", "-c", &conversation, &format!("{SAID} >&2; exit 3")]);
+    play(&world, HOSTILE, "", &["messages", &conversation]);
+    let all = world.json(["conversations", "--json"]);
+    let sandbox = all["conversations"][0]["sandbox_id"].as_str().unwrap().to_owned();
+    // A command's own output is its own, and what it printed earlier is text of others.
+    let command = ["exec", &sandbox, "--", "sh", "-c", SAID];
+    assert!(world.ok(command).contains("\x1b[2J"), "into a pipe it goes as it is");
+    play(&world, HOSTILE, "", &["logs", &sandbox]);
+    let piped = world.ok(["logs", &sandbox]);
+    assert!(piped.contains("\x1b[2J") && piped.contains("overwritten\rend"), "{piped:?}");
 }

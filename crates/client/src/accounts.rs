@@ -4,7 +4,7 @@ use crate::{Client, Page, Result};
 use reqwest::Method;
 use seawall_api::{
     AccountId, KeyId,
-    account::{Account, ApiKey},
+    account::{Account, AccountUsage, ApiKey},
     http::{CreateAccount, CreateKey, Health, List, NewKey, ProviderInfo, RotateKey, SetSettings},
 };
 use serde_json::{Map, Value};
@@ -38,6 +38,16 @@ impl Client {
         self.get(&["account"]).answer().await
     }
 
+    /// What the key's own account uses of its limits.
+    pub async fn account_usage(&self) -> Result<AccountUsage> {
+        self.get(&["account", "usage"]).answer().await
+    }
+
+    /// What another account uses of its limits. For operators.
+    pub async fn usage_of_account(&self, account: AccountId) -> Result<AccountUsage> {
+        self.get(&["accounts", &account.to_string(), "usage"]).answer().await
+    }
+
     /// All settings of the key's own account: what is not named is gone.
     pub async fn set_settings(&self, settings: &Map<String, Value>) -> Result<Account> {
         let settings = SetSettings { settings: settings.clone() };
@@ -69,6 +79,21 @@ impl Client {
     /// For operators.
     pub async fn create_account(&self, new: &CreateAccount) -> Result<Account> {
         self.post(&["accounts"]).json(new).answer().await
+    }
+
+    /// Deletes an account with all that is its own. For operators.
+    pub async fn delete_account(&self, account: AccountId) -> Result<()> {
+        self.change(Method::DELETE, &["accounts", &account.to_string()]).done().await
+    }
+
+    /// For operators.
+    pub async fn suspend_account(&self, account: AccountId) -> Result<Account> {
+        self.post(&["accounts", &account.to_string(), "suspend"]).answer().await
+    }
+
+    /// For operators.
+    pub async fn resume_account(&self, account: AccountId) -> Result<Account> {
+        self.post(&["accounts", &account.to_string(), "resume"]).answer().await
     }
 
     /// For operators.

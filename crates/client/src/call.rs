@@ -23,12 +23,15 @@ const RUNNING_TRIES: u32 = 300;
 /// Of an answer that tells of an error.
 const MAX_REFUSAL: usize = 64 << 10;
 
-/// Whether a call may be made again.
+/// Whether a call may be made again. Only what did not happen is repeated.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Repeat {
-    /// It only looks, or has a key by which the server knows it again.
+    /// It only looks.
     Always,
-    /// Only where the server cannot have seen it, or said that it did nothing.
+    /// It has an `Idempotency-Key`: where no answer came, the same call again gets the first answer, and is not done again. An
+    /// answer is final unless it says that nothing was done.
+    Keyed,
+    /// Only where the server cannot have seen it, or said that nothing was done.
     Unseen,
     /// Its body is gone with the first try.
     Never,
@@ -61,8 +64,11 @@ enum Again {
     Broken {
         seen: bool,
     },
-    /// It did nothing, and says when it may.
-    After(Duration),
+    /// The server is busy, and says when to come again. `done`: whether the call may have been done all the same.
+    After {
+        pause: Duration,
+        done: bool,
+    },
     /// The same call still runs there.
     Running(Duration),
 }
@@ -74,7 +80,8 @@ impl Call {
 
     /// Made once: every try has the same.
     pub fn with_own_key(self) -> Call {
-        self.header(HeaderName::from_static(IDEMPOTENCY_KEY), &ProcessId::generate().to_string())
+        self.repeat(Repeat::Keyed)
+            .header(HeaderName::from_static(IDEMPOTENCY_KEY), &ProcessId::generate().to_string())
     }
 
     pub fn repeat(mut self, repeat: Repeat) -> Call {
@@ -219,7 +226,15 @@ async fn refused(mut response: Response) -> Failed {
     }
     let error = Error::answered(status, &body);
     let again = match (status, pause) {
-        (StatusCode::SERVICE_UNAVAILABLE | StatusCode::TOO_MANY_REQUESTS, Some(pause)) => Again::After(pause),
+        // Of a proxy that could not reach the server, or lost it.
+        (StatusCode::BAD_GATEWAY | StatusCode::SERVICE_UNAVAILABLE | StatusCode::GATEWAY_TIMEOUT, _)
+            if !error.is_answer() =>
+        {
+            Again::Broken { seen: true }
+        }
+        (StatusCode::SERVICE_UNAVAILABLE | StatusCode::TOO_MANY_REQUESTS, Some(pause)) => {
+            Again::After { pause, done: !error.problem.nothing_done }
+        }
         (StatusCode::CONFLICT, pause) if error.code() == "idempotency_running" => {
             Again::Running(pause.unwrap_or(Duration::from_secs(1)))
         }
@@ -258,7 +273,8 @@ impl Tries {
         match (again, self.repeat) {
             (Again::No, _) | (_, Repeat::Never) => return None,
             (Again::Broken { seen: true } | Again::Running(_), Repeat::Unseen) => return None,
-            (Again::Running(pause), Repeat::Always) => {
+            (Again::After { done: true, .. }, Repeat::Unseen | Repeat::Keyed) => return None,
+            (Again::Running(pause), _) => {
                 self.running += 1;
                 return (self.running <= RUNNING_TRIES).then_some(pause);
             }
@@ -269,7 +285,7 @@ impl Tries {
             return None;
         }
         match again {
-            Again::After(pause) => Some(pause),
+            Again::After { pause, .. } => Some(pause),
             _ => Some(PAUSE * 4_u32.pow(self.done - 1)),
         }
     }
@@ -283,35 +299,57 @@ mod tests {
     const BROKEN: Again = Again::Broken { seen: true };
     const UNREACHED: Again = Again::Broken { seen: false };
 
+    fn after(done: bool) -> Again {
+        Again::After { pause: Duration::from_secs(2), done }
+    }
+
     #[test]
     fn tries_are_counted() {
         let mut tries = Tries::new(Repeat::Always);
         assert_eq!(tries.pause(BROKEN), Some(PAUSE));
-        assert_eq!(tries.pause(Again::After(Duration::from_secs(2))), Some(Duration::from_secs(2)));
+        assert_eq!(tries.pause(after(true)), Some(Duration::from_secs(2)));
         assert_eq!(tries.pause(BROKEN), None);
     }
 
+    /// A row for each kind of call: which failures it is repeated after.
     #[test]
-    fn what_may_have_happened_is_not_repeated() {
-        let mut tries = Tries::new(Repeat::Unseen);
-        assert_eq!(tries.pause(BROKEN), None);
-        assert_eq!(tries.pause(UNREACHED), Some(PAUSE));
-        assert_eq!(Tries::new(Repeat::Never).pause(UNREACHED), None);
-        assert_eq!(Tries::new(Repeat::Always).pause(Again::No), None);
+    fn k6_only_what_did_not_happen_is_repeated() {
+        let failures = [BROKEN, UNREACHED, after(true), after(false), Again::Running(PAUSE), Again::No];
+        let table = [
+            (Repeat::Always, [true, true, true, true, true, false]),
+            // The server knows a call with a key again where no answer came.
+            (Repeat::Keyed, [true, true, false, true, true, false]),
+            (Repeat::Unseen, [false, true, false, true, false, false]),
+            (Repeat::Never, [false; 6]),
+        ];
+        for (repeat, expected) in table {
+            let repeated = failures.map(|again| Tries::new(repeat).pause(again).is_some());
+            assert_eq!(repeated, expected, "{repeat:?}");
+        }
     }
 
     #[test]
     fn a_call_that_still_runs_is_waited_for() {
-        let mut tries = Tries::new(Repeat::Always);
+        let mut tries = Tries::new(Repeat::Keyed);
         let pause = Duration::from_secs(1);
         assert!((0..RUNNING_TRIES).all(|_| tries.pause(Again::Running(pause)) == Some(pause)));
         assert_eq!(tries.pause(Again::Running(pause)), None);
     }
 
+    /// 503 with a problem that says whether anything was done.
+    fn busy(nothing_done: bool) -> String {
+        let body = format!(
+            r#"{{"type":"about:blank","title":"","status":503,"code":"unavailable","detail":"busy","request_id":"r","retryable":true,"nothing_done":{nothing_done}}}"#
+        );
+        let length = body.len();
+        format!(
+            "HTTP/1.1 503 Busy\r\nretry-after: 0\r\ncontent-length: {length}\r\nconnection: close\r\n\r\n{body}"
+        )
+    }
+
     #[tokio::test]
     async fn a_busy_server_is_asked_again_with_the_same_key() {
-        let busy = "HTTP/1.1 503 Busy\r\nretry-after: 0\r\ncontent-length: 0\r\nconnection: close\r\n\r\n";
-        let server = testing::serve(vec![busy.to_owned(), String::new(), answer("{\"ok\":true}")]).await;
+        let server = testing::serve(vec![busy(true), String::new(), answer("{\"ok\":true}")]).await;
         let client = Client::new(&server.url, Some("k".into())).unwrap();
         let got: serde_json::Value = client.post(&["things"]).json(&1).answer().await.unwrap();
         assert_eq!(got["ok"], true);
@@ -320,6 +358,20 @@ mod tests {
         let keys: Vec<_> = asked.iter().map(|each| testing::header(each, "idempotency-key")).collect();
         assert!(keys[0].is_some() && keys.iter().all(|key| *key == keys[0]), "{keys:?}");
         assert_eq!(testing::header(&asked[0], "authorization").as_deref(), Some("Bearer k"));
+    }
+
+    /// The repeat would be told that the outcome is unknown, instead of why the call failed.
+    #[tokio::test]
+    async fn k6_a_failure_in_the_midst_is_told_and_not_repeated() {
+        let server = testing::serve(vec![busy(false), answer("{}")]).await;
+        let client = Client::new(&server.url, None).unwrap();
+        let error = client.post(&["things"]).json(&1).done().await.unwrap_err();
+        assert_eq!((error.status, error.to_string().as_str()), (Some(503), "busy"));
+        assert_eq!(server.asked().await.len(), 1);
+        // Looking does nothing.
+        let server = testing::serve(vec![busy(false), answer("{}")]).await;
+        Client::new(&server.url, None).unwrap().get(&["things"]).done().await.unwrap();
+        assert_eq!(server.asked().await.len(), 2);
     }
 
     #[tokio::test]

@@ -10,7 +10,7 @@ pub type Result<T, E = Error> = std::result::Result<T, E>;
 const SHOWN: usize = 200;
 
 /// A call that failed.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq)]
 pub struct Error {
     /// None: there was no answer.
     pub status: Option<u16>,
@@ -44,6 +44,8 @@ impl Error {
                 detail: detail.into(),
                 request_id: String::new(),
                 retryable: kind.is_retryable(),
+                limit: None,
+                nothing_done: false,
             }),
         }
     }
@@ -62,6 +64,11 @@ impl Error {
     /// Whether the same call may succeed later.
     pub fn is_retryable(&self) -> bool {
         self.problem.retryable
+    }
+
+    /// Whether a seawall server answered. Else nobody did, or something between it and us.
+    pub(crate) fn is_answer(&self) -> bool {
+        self.status.is_some() && !self.problem.request_id.is_empty()
     }
 
     /// An answer that is no success.
@@ -128,6 +135,9 @@ fn not_ours(status: StatusCode, body: &[u8]) -> Problem {
         request_id: String::new(),
         // A proxy says so while the server behind it is started again.
         retryable: kind.is_retryable() || status == StatusCode::BAD_GATEWAY,
+        limit: None,
+        // Whoever answered, 429 is a refusal.
+        nothing_done: status == StatusCode::TOO_MANY_REQUESTS,
     }
 }
 

@@ -239,9 +239,15 @@ impl<T: Streamed> Events<T> {
                 Ok(())
             }
             // Servers are started again now and then.
-            Err(error) if error.is_retryable() && self.may_go_on() => self.pause(error).await,
+            Err(error) if error.is_retryable() && self.may_ask_again(&error) => self.pause(error).await,
             Err(error) => Err(error),
         }
+    }
+
+    /// What is followed may be asked for always; what begins, only where it did not happen or its outcome was not told.
+    fn may_ask_again(&self, error: &Error) -> bool {
+        let untold = !error.is_answer() || error.problem.nothing_done;
+        self.place.is_some() || (untold && self.may_go_on())
     }
 
     /// Something is known by which it can be asked for again.

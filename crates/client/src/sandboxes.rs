@@ -27,11 +27,13 @@ pub struct EndSandbox {
     pub force: bool,
     /// What becomes of its volume. None: it goes where the bucket has all of it.
     pub delete_volumes: Option<bool>,
+    /// All versions of its files go too; also of one that ended before.
+    pub delete_versions: bool,
 }
 
 impl Default for EndSandbox {
     fn default() -> Self {
-        EndSandbox { sync: true, force: false, delete_volumes: None }
+        EndSandbox { sync: true, force: false, delete_volumes: None, delete_versions: false }
     }
 }
 
@@ -65,7 +67,9 @@ impl Client {
     pub async fn end_sandbox(&self, id: SandboxId, end: &EndSandbox) -> Result<Sandbox> {
         let call = self.change(Method::DELETE, &["sandboxes", &id.to_string()]);
         let volumes = end.delete_volumes.map(|delete| if delete { "delete" } else { "keep" });
-        call.query("sync", end.sync).query("force", end.force).maybe("volumes", volumes).answer().await
+        let versions = end.delete_versions.then_some("delete");
+        let call = call.query("sync", end.sync).query("force", end.force).maybe("volumes", volumes);
+        call.maybe("versions", versions).answer().await
     }
 
     pub async fn start_sandbox(&self, id: SandboxId) -> Result<Sandbox> {
@@ -105,7 +109,8 @@ mod tests {
         let id: SandboxId = "0190a5d0-7c1e-7b3a-9f00-3d2c1b0a9f8e".parse().unwrap();
         let sandbox = client.sandbox(id).await.unwrap();
         assert_eq!((sandbox.info.id, sandbox.info.state), (id, SandboxState::Stopped));
-        let end = EndSandbox { sync: false, force: true, delete_volumes: Some(true) };
+        let end =
+            EndSandbox { sync: false, force: true, delete_volumes: Some(true), ..EndSandbox::default() };
         client.end_sandbox(id, &end).await.unwrap();
         let asked = server.asked().await;
         let wanted = format!("DELETE /sandboxes/{id}?sync=false&force=true&volumes=delete HTTP/1.1");

@@ -1,9 +1,10 @@
 //! The files of a sandbox and their versions.
 
 use crate::{Client, Result};
+use reqwest::Method;
 use seawall_api::{
     SandboxId,
-    http::{List, RestoreVersion, SyncFiles, Version},
+    http::{DroppedVersions, List, PruneVersions, RestoreVersion, SyncFiles, Version},
 };
 use serde_json::Value;
 
@@ -16,6 +17,17 @@ impl Client {
     /// Also of a sandbox that is gone.
     pub async fn versions(&self, id: SandboxId) -> Result<List<Version>> {
         self.get(&["sandboxes", &id.to_string(), "versions"]).answer().await
+    }
+
+    /// Deletes a version, by its name or number. The newest stays.
+    pub async fn delete_version(&self, id: SandboxId, version: i64) -> Result<DroppedVersions> {
+        let path = ["sandboxes", &id.to_string(), "versions", &version.to_string()];
+        self.change(Method::DELETE, &path).answer().await
+    }
+
+    /// Drops old versions. Also of a sandbox that is gone.
+    pub async fn prune_versions(&self, id: SandboxId, prune: &PruneVersions) -> Result<DroppedVersions> {
+        self.post(&["sandboxes", &id.to_string(), "versions", "prune"]).json(prune).answer().await
     }
 
     /// What changed from one version to another, or to the newest.

@@ -78,15 +78,21 @@ pub trait Driver: Send + Sync {
         Ok(())
     }
 
-    /// Whether it tells the total of its thread: then what an earlier turn did not tell is in what a later one tells.
-    fn counts_thread(&self) -> bool {
-        false
-    }
-
     /// A file or folder in the box that is there where the session can be continued.
     fn session_file(&self, session: &str) -> Option<SessionPlace>;
 
     fn parser(&self) -> Box<dyn Parser>;
+}
+
+/// The parser of an agent, by its driver's name, that stores parts of lines and passes lines over at other lengths
+/// than usual. Of the shell, which has no lines, it is the usual one.
+#[cfg(feature = "testing")]
+pub fn parser_with_lengths(driver: &str, part: usize, longest: usize) -> Box<dyn Parser> {
+    match driver {
+        "claude-code" => claude::parser_with_lengths(part, longest),
+        "codex" => codex::parser_with_lengths(part, longest),
+        _ => Shell.parser(),
+    }
 }
 
 /// Where a session is.
@@ -117,6 +123,14 @@ pub trait Parser: Send {
     /// How many of the bytes that were fed last are not in events yet: whoever goes on later needs them again.
     /// They are the last bytes of stdout; stderr of agents tells nothing that is kept as an event.
     fn unread(&self) -> usize;
+
+    /// How many bytes it holds of a line that has not ended.
+    fn held(&self) -> usize {
+        self.unread()
+    }
+
+    /// Gives up a line that has not ended: there is no room for it.
+    fn pass_over(&mut self, _events: &mut Vec<Event>) {}
 
     /// The process ended. What was half a line is a line now.
     fn finish(&mut self, status: &ExitStatus, events: &mut Vec<Event>) -> Outcome;

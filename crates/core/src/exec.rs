@@ -1,6 +1,10 @@
 //! A command run to its end, with its output gathered (P5).
 
-use crate::{Error, Result, Sandboxes};
+mod capture;
+
+pub use capture::Capture;
+
+use crate::{Error, Result, Sandboxes, budget::Reservation};
 use bytes::Bytes;
 use seawall_api::{
     SandboxId,
@@ -39,7 +43,36 @@ pub struct ExecOutput {
     pub duration: Duration,
 }
 
-pub(crate) async fn run(guest: &Guest, request: ExecRequest) -> Result<ExecOutput> {
+impl From<Captured> for ExecOutput {
+    fn from(captured: Captured) -> ExecOutput {
+        ExecOutput {
+            status: captured.status,
+            stdout: captured.stdout.to_vec(),
+            stderr: captured.stderr.to_vec(),
+            stdout_truncated: captured.stdout.truncated(),
+            stderr_truncated: captured.stderr.truncated(),
+            duration: captured.duration,
+        }
+    }
+}
+
+/// As [`ExecOutput`], with the output as it was gathered.
+#[derive(Debug)]
+pub struct Captured {
+    pub status: ExitStatus,
+    pub stdout: Capture,
+    pub stderr: Capture,
+    pub duration: Duration,
+    /// What both streams take of a byte budget. None where they were not counted.
+    pub room: Option<Reservation>,
+}
+
+/// Runs a command to its end. What `room` has no bytes for is not kept: it is counted as truncated.
+pub(crate) async fn run(
+    guest: &Guest,
+    request: ExecRequest,
+    mut room: Option<Reservation>,
+) -> Result<Captured> {
     let begun = Instant::now();
     let start = StartProcess { stdin: request.stdin.is_some(), ..request.start };
     let mut process = guest.start(start).await?;
@@ -51,28 +84,23 @@ pub(crate) async fn run(guest: &Guest, request: ExecRequest) -> Result<ExecOutpu
         input.write(&bytes).await?;
         input.close().await
     };
-    let output = gather(&mut process, request.max_output);
-    tokio::pin!(output, feed);
-    let (status, stdout, stderr) = tokio::select! {
-        gathered = &mut output => gathered?,
-        fed = &mut feed => {
-            if let Err(error) = fed {
-                // Half of its input must not pass for the whole.
-                guest.kill(id).await?;
-                return Err(Error::unavailable("the input did not arrive whole, so the command was ended")
-                    .with_source(error));
+    let (status, stdout, stderr) = {
+        let output = gather(&mut process, request.max_output, room.as_mut());
+        tokio::pin!(output, feed);
+        tokio::select! {
+            gathered = &mut output => gathered?,
+            fed = &mut feed => {
+                if let Err(error) = fed {
+                    // Half of its input must not pass for the whole.
+                    guest.kill(id).await?;
+                    return Err(Error::unavailable("the input did not arrive whole, so the command was ended")
+                        .with_source(error));
+                }
+                output.await?
             }
-            output.await?
         }
     };
-    Ok(ExecOutput {
-        status,
-        stdout: stdout.kept,
-        stderr: stderr.kept,
-        stdout_truncated: stdout.dropped,
-        stderr_truncated: stderr.dropped,
-        duration: begun.elapsed(),
-    })
+    Ok(Captured { status, stdout, stderr, duration: begun.elapsed(), room })
 }
 
 /// Between tries to end a command, and until that is given up.
@@ -119,69 +147,24 @@ async fn becomes_true(wish: Option<watch::Receiver<bool>>) {
     std::future::pending().await
 }
 
-/// One stream, up to a limit.
-#[derive(Debug, Default)]
-struct Gathered {
-    kept: Vec<u8>,
-    dropped: u64,
-}
-
-impl Gathered {
-    fn add(&mut self, bytes: &[u8], max: usize) {
-        let room = if self.dropped > 0 { 0 } else { max - self.kept.len() };
-        let take = room.min(bytes.len());
-        self.kept.extend_from_slice(&bytes[..take]);
-        let first_cut = take < bytes.len() && self.dropped == 0;
-        self.dropped = self.dropped.saturating_add((bytes.len() - take) as u64);
-        if first_cut {
-            self.drop_cut_character();
-        }
-    }
-
-    /// Text that was cut must not end in half a character.
-    fn drop_cut_character(&mut self) {
-        if let Err(error) = std::str::from_utf8(&self.kept)
-            && error.error_len().is_none()
-        {
-            self.dropped = self.dropped.saturating_add((self.kept.len() - error.valid_up_to()) as u64);
-            self.kept.truncate(error.valid_up_to());
-        }
-    }
-}
-
-async fn gather(process: &mut Process, max: usize) -> Result<(ExitStatus, Gathered, Gathered)> {
-    let (mut stdout, mut stderr) = (Gathered::default(), Gathered::default());
+async fn gather(
+    process: &mut Process,
+    max: usize,
+    mut room: Option<&mut Reservation>,
+) -> Result<(ExitStatus, Capture, Capture)> {
+    let (mut stdout, mut stderr) = (Capture::default(), Capture::default());
     loop {
         match process.next().await? {
-            ProcessOutput::Data { stream: OutputStream::Stderr, bytes, .. } => stderr.add(&bytes, max),
-            ProcessOutput::Data { bytes, .. } => stdout.add(&bytes, max),
-            ProcessOutput::Gap { from, to } => stdout.dropped = stdout.dropped.saturating_add(to - from),
+            ProcessOutput::Data { stream: OutputStream::Stderr, bytes, .. } => {
+                stderr.add(&bytes, max, room.as_deref_mut());
+            }
+            ProcessOutput::Data { bytes, .. } => stdout.add(&bytes, max, room.as_deref_mut()),
+            ProcessOutput::Gap { from, to } => stdout.skip(to - from),
             ProcessOutput::Reconnected | ProcessOutput::Drained => {}
             ProcessOutput::End(status) => {
-                stdout.dropped = stdout.dropped.saturating_add(status.truncated);
+                stdout.skip(status.truncated);
                 return Ok((status, stdout, stderr));
             }
         }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn gathering_stops_at_the_limit_between_characters() {
-        let mut gathered = Gathered::default();
-        gathered.add("ab€cd".as_bytes(), 4);
-        assert_eq!((gathered.kept.as_slice(), gathered.dropped), (&b"ab"[..], 5));
-        gathered.add(b"more", 4);
-        assert_eq!((gathered.kept.as_slice(), gathered.dropped), (&b"ab"[..], 9));
-    }
-
-    #[test]
-    fn bytes_that_are_no_text_are_kept_to_the_limit() {
-        let mut gathered = Gathered::default();
-        gathered.add(&[0xff, 0xfe, 0xff, 0xfe], 3);
-        assert_eq!((gathered.kept.len(), gathered.dropped), (3, 1));
     }
 }

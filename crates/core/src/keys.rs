@@ -1,13 +1,18 @@
 //! Keys of accounts, and tokens for single ports.
 //!
 //! A secret is 32 random bytes, shown once and kept nowhere: its SHA-256 is. There is nothing to guess, so nothing slow
-//! stands in the way of a guesser.
+//! stands in the way of a guesser. What a key has open ends with the key: see [`KeyWatch`].
+
+mod watch;
+
+pub use watch::KeyWatch;
 
 use crate::{
     Error, Result,
+    accounts::{AccountCatalog, suspended},
     ports::{
         Clock,
-        store::{Accounts, KeyHash},
+        store::{Accounts, KeyHash, KeyLimits},
     },
 };
 use hmac::{Hmac, KeyInit, Mac};
@@ -34,6 +39,8 @@ const BELIEVED: Duration = Duration::from_secs(1);
 /// Between notes of a key's use.
 const NOTED: Duration = Duration::from_secs(60);
 const MOST_BELIEVED: usize = 10_000;
+/// Keys of an account. Those that are over stay in its list for a day at least, and make room after that.
+const LIMITS: KeyLimits = KeyLimits { live: 100, all: 1000, keep_over: Duration::from_secs(24 * 3600) };
 
 /// Who asks.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -57,6 +64,10 @@ pub struct Keys {
     /// Signs tokens. The same for every server of an installation.
     secret: [u8; 32],
     believed: Arc<Mutex<HashMap<KeyHash, Believed>>>,
+    /// Tells which accounts are suspended. `None` where there is only the operator's.
+    catalog: Option<AccountCatalog>,
+    latest: Arc<Mutex<Timestamp>>,
+    watched: watch::Watched,
 }
 
 struct Believed {
@@ -73,7 +84,34 @@ impl fmt::Debug for Keys {
 
 impl Keys {
     pub fn new(accounts: Arc<dyn Accounts>, clock: Arc<dyn Clock>, secret: [u8; 32]) -> Keys {
-        Keys { accounts, clock, secret, believed: Arc::default() }
+        Keys {
+            accounts,
+            clock,
+            secret,
+            believed: Arc::default(),
+            catalog: None,
+            latest: Arc::default(),
+            watched: watch::Watched::default(),
+        }
+    }
+
+    /// Refuses the keys and tokens of accounts that are suspended.
+    pub fn with_accounts(mut self, catalog: AccountCatalog) -> Keys {
+        self.catalog = Some(catalog);
+        self
+    }
+
+    /// Drops the cached keys of an account that was suspended or deleted here.
+    pub fn forget_account(&self, account: AccountId) {
+        self.believed().retain(|_, found| found.key.as_ref().is_none_or(|key| key.account_id != account));
+    }
+
+    /// An error where the account is suspended.
+    pub async fn check_account(&self, account: AccountId) -> Result<()> {
+        match &self.catalog {
+            Some(catalog) if catalog.suspended_at(account).await?.is_some() => Err(suspended()),
+            _ => Ok(()),
+        }
     }
 
     pub async fn verify(&self, secret: &str) -> Result<Identity> {
@@ -83,15 +121,24 @@ impl Keys {
             None => self.look(&hash).await?,
         };
         let key = key.ok_or_else(|| denied("key_unknown", "this key is not known here; check it"))?;
-        let now = self.clock.now();
-        if key.revoked_at.is_some_and(|at| at <= now) {
+        let (now, latest) = (self.clock.now(), self.latest());
+        if key.revoked_at.is_some_and(|at| at <= latest) {
             return Err(denied("key_revoked", "this key was revoked; make a new one"));
         }
         if key.expires_at.is_some_and(|at| at <= now) {
             return Err(denied("key_expired", "this key has expired; make a new one"));
         }
+        self.check_account(key.account_id).await?;
         self.note_use(&hash, &key, now);
         Ok(Identity { account: key.account_id, key: key.id, scopes: key.scopes })
+    }
+
+    /// The latest time that the clock has shown: one that steps back makes no revoked key good again.
+    fn latest(&self) -> Timestamp {
+        let now = self.clock.now();
+        let mut latest = self.latest.lock().unwrap_or_else(PoisonError::into_inner);
+        *latest = (*latest).max(now);
+        *latest
     }
 
     fn believed(&self) -> std::sync::MutexGuard<'_, HashMap<KeyHash, Believed>> {
@@ -157,7 +204,7 @@ impl Keys {
             revoked_at: None,
             last_used_at: None,
         };
-        self.accounts.add_key(&key, &hash(&secret)).await?;
+        self.accounts.add_key(&key, &hash(&secret), &LIMITS).await?;
         tracing::info!(%account, key = %key.id, prefix = key.prefix, "key made");
         Ok(NewKey { key, secret, replaces: None })
     }
@@ -176,8 +223,23 @@ impl Keys {
         self.accounts.revoke_key(account, key, at).await?;
         // Here at once; elsewhere within a moment.
         self.believed().retain(|_, found| found.key.as_ref().is_none_or(|found| found.id != key));
+        if at <= self.clock.now() {
+            self.watched.end(|watched, _| watched == key);
+        }
         tracing::info!(%account, %key, %at, "key revoked");
         Ok(())
+    }
+
+    /// Ends what keys of an account have open, here and now: for an account that is suspended or deleted.
+    pub fn end_account(&self, account: AccountId) {
+        self.believed().retain(|_, found| found.key.as_ref().is_none_or(|found| found.account_id != account));
+        self.watched.end(|_, of| of == account);
+    }
+
+    /// Tells when a key is not good any more, for as long as what came of it is open. Revocations that another process made
+    /// count within a second, and so does a key's end.
+    pub fn watch(&self, identity: &Identity) -> KeyWatch {
+        self.watched.watch(identity, &self.accounts, &self.clock)
     }
 
     async fn find(&self, account: AccountId, key: KeyId) -> Result<ApiKey> {
@@ -210,7 +272,7 @@ impl Keys {
     ) -> String {
         let expires = expires_at.as_second();
         let mac = self.mac(account, sandbox, port, expires).finalize().into_bytes();
-        format!("swp_{}_{expires}_{}", account.as_uuid().simple(), hex(&mac))
+        spelled(account, expires, &mac)
     }
 
     /// Whose a token says it is. Not checked.
@@ -233,6 +295,10 @@ impl Keys {
         let mac = unhex(mac).ok_or_else(invalid)?;
         // In constant time.
         self.mac(account, sandbox, port, expires).verify_slice(&mac).map_err(|_| invalid())?;
+        // Numbers and digits can be written in several ways, and a token in one.
+        if spelled(account, expires, &mac) != token {
+            return Err(invalid());
+        }
         match expires > self.clock.now().as_second() {
             true => Ok(account),
             false => Err(denied("token_expired", "this token has expired; ask for a new one")),
@@ -247,6 +313,11 @@ impl Keys {
         mac.update(format!("port {account} {sandbox} {port} {expires}").as_bytes());
         mac
     }
+}
+
+/// A token of a port, in the one way in which it is written.
+fn spelled(account: AccountId, expires: i64, mac: &[u8]) -> String {
+    format!("swp_{}_{expires}_{}", account.as_uuid().simple(), hex(mac))
 }
 
 /// `sw_` and 64 hex digits.

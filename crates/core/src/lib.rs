@@ -4,13 +4,17 @@
 //! needs; [`lifecycle`] is its state machine, a pure function. Nearly all behaviour is tested here,
 //! with the fakes of `testing` and paused time.
 
+pub mod accounts;
 pub mod agents;
+pub mod budget;
 pub mod delivery;
 pub mod error;
 pub mod exec;
 pub mod hooks;
+pub mod host_paths;
 pub mod keys;
 pub mod lifecycle;
+pub mod mounts;
 mod persist;
 pub mod ports;
 pub mod providers;
@@ -20,12 +24,16 @@ pub mod rows;
 pub mod sandboxes;
 pub mod service;
 pub mod services;
+pub mod shares;
 pub mod steps;
 pub mod templates;
+pub mod tokens;
 pub mod tunnels;
 pub mod turns;
 pub mod workspaces;
 
+#[cfg(feature = "testing")]
+pub mod fuzzing;
 #[cfg(feature = "testing")]
 pub mod testing;
 

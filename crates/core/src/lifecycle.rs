@@ -69,6 +69,7 @@ pub fn reconcile(
         (BoxState::Running, _) => (S::Running, None),
         (BoxState::Paused, _) => (S::Paused, None),
         (BoxState::Created, _) => (S::Created, None),
+        (BoxState::Damaged, _) => (S::Failed, found.reason.clone()),
         (BoxState::Stopped, _) => {
             // A provider knows that it was stopped; why, whoever did it knows better.
             let known = reason.filter(|reason| {
@@ -136,11 +137,22 @@ mod tests {
         assert_eq!(answer(state, Ask::Start), Answer::Remake);
     }
 
+    #[test]
+    fn what_is_damaged_has_failed_with_its_reason_until_it_is_removed() {
+        let reason = Some(EndReason::Failed("damaged".to_owned()));
+        let found = BoxInfo { reason: reason.clone(), ..found(BoxState::Damaged) };
+        for recorded in [SandboxState::Running, SandboxState::Stopped, SandboxState::Created] {
+            assert_eq!(reconcile(recorded, None, Some(&found)), (SandboxState::Failed, reason.clone()));
+        }
+        assert_eq!(reconcile(SandboxState::Stopping, None, Some(&found)).0, SandboxState::Stopping);
+    }
+
     proptest! {
         #[test]
         fn the_substrate_decides(recorded in 0usize..9, state in 0usize..4) {
             let recorded = SandboxState::ALL[recorded];
-            let state = [BoxState::Created, BoxState::Running, BoxState::Paused, BoxState::Stopped][state];
+            let state =
+                [BoxState::Created, BoxState::Running, BoxState::Paused, BoxState::Stopped][state];
             let (seen, reason) = reconcile(recorded, None, Some(&found(state)));
             if recorded != SandboxState::Stopping {
                 prop_assert_eq!(seen.as_str(), match state {
@@ -148,6 +160,7 @@ mod tests {
                     BoxState::Running => "running",
                     BoxState::Paused => "paused",
                     BoxState::Stopped => "stopped",
+                    BoxState::Damaged => "failed",
                 });
             }
             // What does not run and did has a reason, always.

@@ -11,4 +11,4 @@ pub use provider::{
     AccountTotals, BoxEvent, BoxEvents, BoxInfo, BoxState, BoxUsage, Capabilities, LimitKinds, Provider,
     ToBox, VolumeInfo, Volumes,
 };
-pub use records::{Claim, Claims, Durable, Record, Records};
+pub use records::{Claim, Claims, Durable, Record, RecordHead, Records};

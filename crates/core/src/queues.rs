@@ -1,12 +1,24 @@
 //! One after the other, sandbox by sandbox.
 
+use crate::Result;
 use seawall_api::SandboxId;
 use std::{
     collections::HashMap,
     fmt,
     sync::{Arc, Mutex, PoisonError, Weak},
+    time::Duration,
 };
-use tokio::sync::{Mutex as Queue, OwnedMutexGuard};
+use tokio::{
+    sync::{Mutex as Queue, OwnedMutexGuard},
+    time::sleep,
+};
+
+/// How soon, and at the latest, a lock that another process has is tried again.
+const FIRST_PAUSE: Duration = Duration::from_millis(1);
+const LONGEST_PAUSE: Duration = Duration::from_millis(50);
+
+/// A place in front of a queue. Others wait while it is held.
+pub type Turn = OwnedMutexGuard<()>;
 
 /// A queue for each sandbox that somebody is at. Clones share them.
 #[derive(Clone, Default)]
@@ -20,7 +32,7 @@ impl fmt::Debug for Queues {
 
 impl Queues {
     /// Waits for those who came before. While it is held, others wait.
-    pub async fn wait(&self, id: SandboxId) -> OwnedMutexGuard<()> {
+    pub async fn wait(&self, id: SandboxId) -> Turn {
         let queue = {
             let mut queues = self.0.lock().unwrap_or_else(PoisonError::into_inner);
             match queues.get(&id).and_then(Weak::upgrade) {
@@ -35,6 +47,25 @@ impl Queues {
             }
         };
         queue.lock_owned().await
+    }
+
+    /// Takes something that other processes may have too, such as a lock of a file. None of `attempt` means that another
+    /// has it. Waiting takes no thread, however long it lasts: within this process those who want the same stand in the
+    /// queue, and only the first of them tries, again and again.
+    pub async fn acquire<T>(
+        &self,
+        id: SandboxId,
+        mut attempt: impl FnMut() -> Result<Option<T>>,
+    ) -> Result<(Turn, T)> {
+        let turn = self.wait(id).await;
+        let mut pause = FIRST_PAUSE;
+        loop {
+            if let Some(taken) = attempt()? {
+                return Ok((turn, taken));
+            }
+            sleep(pause).await;
+            pause = (pause * 2).min(LONGEST_PAUSE);
+        }
     }
 
     /// Those that somebody stands in.

@@ -1,18 +1,25 @@
 //! The reaper: what is over ends, what is not saved is saved, what nobody uses is stopped.
 //!
-//! A round looks at every sandbox of this machine once. It pushes before it ends anything, and what cannot be pushed
-//! is kept (H8). Guests hold the same deadlines for the time when nobody runs rounds.
+//! A round looks at every sandbox of this machine once, a page at a time. It pushes before it ends anything, and what cannot be
+//! pushed is kept (H8). Before it stops a sandbox it closes it to new uses and looks once more, so that no use that began
+//! meanwhile is cut off. Guests hold the same deadlines for the time when nobody runs rounds.
 
-use crate::{Result, Turns, ports::Record, service::SandboxService};
-use jiff::Timestamp;
+mod ages;
+
+use crate::{
+    Error, Result, Turns,
+    ports::RecordHead,
+    service::{Closing, SandboxService, Watched},
+};
+use ages::Ages;
 use seawall_api::{
     SandboxId,
     message::GuestInfo,
     sandbox::{EndReason, SandboxState},
 };
 use std::{
-    collections::{HashMap, HashSet},
-    sync::{Arc, Mutex, PoisonError},
+    collections::HashMap,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
     time::Duration,
 };
 use tokio::time::{Instant, timeout};
@@ -49,148 +56,206 @@ pub struct Reaper {
     service: SandboxService,
     turns: Turns,
     retries: Arc<Mutex<HashMap<SandboxId, Retry>>>,
+    ages: Arc<Mutex<Ages>>,
 }
 
 impl Reaper {
     pub fn new(service: SandboxService, turns: Turns) -> Reaper {
         service.boxes().attend_all(LOOKED_AFTER);
-        Reaper { service, turns, retries: Arc::default() }
+        Reaper { service, turns, retries: Arc::default(), ages: Arc::default() }
     }
 
     /// One look at everything. What fails for one sandbox is told, and the others are looked at all the same.
     pub async fn round(&self) -> Result<Reaped> {
         let mut reaped = Reaped::default();
-        let busy = self.turns.busy_sandboxes().await?;
-        for record in self.service.boxes().records().await? {
-            let id = record.id;
-            if let Err(error) = self.look_at(record, &busy, &mut reaped).await {
-                tracing::warn!(sandbox = %id, error = %error.chain(), "a sandbox could not be looked after");
+        self.ages().begin_round();
+        let mut after = None;
+        loop {
+            let page = self.service.boxes().heads(after).await?;
+            for head in page.items {
+                let id = head.id;
+                if let Err(error) = self.look_at(head, &mut reaped).await {
+                    tracing::warn!(sandbox = %id, error = %error.chain(), "a sandbox could not be looked after");
+                }
+            }
+            match page.next {
+                Some(next) => after = Some(next),
+                None => break,
             }
         }
+        let gone = self.ages().end_round();
+        self.retries().retain(|id, _| !gone.contains(id));
         Ok(reaped)
     }
 
     /// Says to every guest that somebody is there. Apart from rounds, in which a push may take its time.
     pub async fn attend(&self) -> Result<()> {
-        for record in self.service.boxes().records().await? {
-            let limited = !record.spec.timeouts.is_empty() && record.state == SandboxState::Running;
-            if limited && self.service.boxes().get(record.id).await?.state == SandboxState::Running {
-                // One that does not answer is told of by the round.
-                let _ = timeout(PATIENCE, self.service.boxes().look_after(&record, LOOKED_AFTER)).await;
+        let (boxes, mut after) = (self.service.boxes(), None);
+        loop {
+            let page = boxes.heads(after).await?;
+            for head in &page.items {
+                let limited = !head.timeouts.is_empty() && head.state == SandboxState::Running;
+                if limited && boxes.state_of(head).await?.0 == SandboxState::Running {
+                    // One that does not answer is told of by the round.
+                    let _ = timeout(PATIENCE, boxes.look_after(head, LOOKED_AFTER)).await;
+                }
+            }
+            match page.next {
+                Some(next) => after = Some(next),
+                None => return Ok(()),
             }
         }
-        Ok(())
     }
 
-    async fn look_at(&self, record: Record, busy: &HashSet<SandboxId>, reaped: &mut Reaped) -> Result<()> {
-        let now = self.service.boxes().get(record.id).await?;
-        let is_busy = busy.contains(&record.id);
-        match now.state {
-            SandboxState::Running => self.running(record, is_busy, reaped).await,
+    async fn look_at(&self, head: RecordHead, reaped: &mut Reaped) -> Result<()> {
+        self.ages().see(&head, self.service.clock.now());
+        let (state, reason) = self.service.boxes().state_of(&head).await?;
+        let reason = reason.unwrap_or(EndReason::Stopped);
+        let is_unsynced = head.unsynced.is_some();
+        match state {
+            SandboxState::Running => self.running(head, reaped).await,
             // Its guest ended it while nobody looked: what it has is saved now.
-            SandboxState::Stopped if record.state == SandboxState::Running && !is_busy => {
-                let reason = now.reason.unwrap_or(EndReason::Stopped);
+            SandboxState::Stopped if head.state == SandboxState::Running => {
                 let ended_itself = matches!(reason, EndReason::Idle | EndReason::MaxLifetime);
-                if ended_itself || record.unsynced.is_some() {
-                    self.save(&record, reason, reaped).await?;
+                match ended_itself || is_unsynced {
+                    true => self.save(&head, reason, reaped).await,
+                    false => Ok(()),
                 }
-                Ok(())
             }
-            SandboxState::Stopped | SandboxState::Lost | SandboxState::Failed
-                if record.unsynced.is_some() && !is_busy =>
-            {
-                self.save(&record, now.reason.unwrap_or(EndReason::Stopped), reaped).await
+            SandboxState::Stopped | SandboxState::Lost | SandboxState::Failed if is_unsynced => {
+                self.save(&head, reason, reaped).await
             }
             _ => Ok(()),
         }
     }
 
-    async fn running(&self, record: Record, is_busy: bool, reaped: &mut Reaped) -> Result<()> {
-        let id = record.id;
-        let asked = timeout(PATIENCE, self.service.boxes().look_after(&record, LOOKED_AFTER)).await;
-        let info = match asked {
-            Ok(info) => info?,
-            Err(_) => return Err(crate::Error::unavailable("its guest does not answer")),
-        };
-        self.note_use(&record, &info).await;
-        if is_busy {
+    async fn running(&self, head: RecordHead, reaped: &mut Reaped) -> Result<()> {
+        // Before the look: what begins after it is known.
+        let watched = self.service.entrances.watch(head.id);
+        let info = self.ask(&head).await?;
+        self.note_use(&head, &info).await;
+        let due = self.due(&head, &info);
+        if head.unsynced.is_none() && due.is_none() {
             return Ok(());
         }
-        if record.unsynced.is_some() && !self.try_push(&record, reaped).await {
+        if self.turns.is_busy(head.account_id, head.id).await? {
             return Ok(());
         }
-        let Some(reason) = due(&record, &info, self.service.clock.now()) else { return Ok(()) };
-        // A round takes its time, and a turn may have begun meanwhile.
-        if self.turns.busy_sandboxes().await?.contains(&id) {
+        if head.unsynced.is_some() && !self.try_push(&head, reaped).await {
+            return Ok(());
+        }
+        let Some(reason) = due else { return Ok(()) };
+        // A push takes its time, and a turn may have begun meanwhile.
+        if self.turns.is_busy(head.account_id, head.id).await? {
             return Ok(());
         }
         // H8: what cannot be saved is not ended.
-        if record.template.is_some() && record.unsynced.is_none() && !self.try_push(&record, reaped).await {
+        if head.template.is_some() && head.unsynced.is_none() && !self.try_push(&head, reaped).await {
             return Ok(());
         }
-        if self.turns.busy_sandboxes().await?.contains(&id) {
-            return Ok(());
+        let is_still_due = |info: &GuestInfo| match reason {
+            // A use since the first look is a use, also where its request is still on its way to the guest.
+            EndReason::Idle => !watched.is_used() && self.due(&head, info).is_some(),
+            _ => true,
+        };
+        if self.stop_if(&head, &reason, is_still_due).await? {
+            reaped.ended.push((head.id, reason));
+        }
+        Ok(())
+    }
+
+    /// Stops a sandbox in which no turn runs, if `may_stop` agrees to what the guest says then. Nobody is let in between that
+    /// look and the end of the stop.
+    async fn stop_if(
+        &self,
+        head: &RecordHead,
+        reason: &EndReason,
+        may_stop: impl Fn(&GuestInfo) -> bool,
+    ) -> Result<bool> {
+        let id = head.id;
+        let _alone = self.service.queues.wait(id).await;
+        let _closed = self.service.entrances.close(id, Closing::Stop);
+        // A turn that begins now makes its sandbox ready behind us in the queue.
+        if self.turns.is_busy(head.account_id, id).await? {
+            return Ok(false);
+        }
+        let Some(now) = self.service.boxes().head(id).await? else { return Ok(false) };
+        let is_running = self.service.boxes().state_of(&now).await?.0 == SandboxState::Running;
+        if !is_running || now.unsynced.is_some() || !may_stop(&self.ask(&now).await?) {
+            return Ok(false);
         }
         self.service.boxes().stop_because(id, GRACE, reason.clone()).await?;
-        reaped.ended.push((id, reason));
-        Ok(())
+        Ok(true)
+    }
+
+    /// What a guest says of itself. Asking is no use of the sandbox.
+    async fn ask(&self, head: &RecordHead) -> Result<GuestInfo> {
+        match timeout(PATIENCE, self.service.boxes().look_after(head, LOOKED_AFTER)).await {
+            Ok(info) => info,
+            Err(_) => Err(Error::unavailable("its guest does not answer")),
+        }
     }
 
     /// Any use counts: what the guest saw is written down for those who ask the database.
-    async fn note_use(&self, record: &Record, info: &GuestInfo) {
+    async fn note_use(&self, head: &RecordHead, info: &GuestInfo) {
         let idle = jiff::SignedDuration::from_secs(i64::try_from(info.idle_s).unwrap_or(i64::MAX));
         let Ok(used) = self.service.clock.now().checked_sub(idle) else { return };
-        if let Err(error) = self.service.rows.touch(record.account_id, record.id, used).await {
-            tracing::debug!(sandbox = %record.id, error = %error.chain(), "its last use could not be noted");
+        if let Err(error) = self.service.rows.touch(head.account_id, head.id, used).await {
+            tracing::debug!(sandbox = %head.id, error = %error.chain(), "its last use could not be noted");
         }
     }
 
-    /// Starts what does not run, pushes, and stops it again.
-    async fn save(&self, record: &Record, reason: EndReason, reaped: &mut Reaped) -> Result<()> {
-        if record.template.is_none() || !self.is_due(record.id) {
+    /// Starts what does not run, pushes, and stops it again, unless somebody began to use it meanwhile.
+    async fn save(&self, head: &RecordHead, reason: EndReason, reaped: &mut Reaped) -> Result<()> {
+        if head.template.is_none() || !self.is_due(head.id) {
             return Ok(());
         }
-        self.service.boxes().start(record.id).await?;
-        if self.try_push(record, reaped).await {
-            self.service.boxes().stop_because(record.id, GRACE, reason.clone()).await?;
-            reaped.ended.push((record.id, reason));
+        if self.turns.is_busy(head.account_id, head.id).await? {
+            return Ok(());
+        }
+        let watched = self.service.entrances.watch(head.id);
+        if !self.start(head).await? || !self.try_push(head, reaped).await {
+            return Ok(());
+        }
+        if self.stop_if(head, &reason, |info| is_untouched(&watched, info)).await? {
+            reaped.ended.push((head.id, reason));
         }
         Ok(())
     }
 
+    /// False where it runs by now, or is gone: then it is the next round's.
+    async fn start(&self, head: &RecordHead) -> Result<bool> {
+        let id = head.id;
+        let _alone = self.service.queues.wait(id).await;
+        let Some(now) = self.service.boxes().head(id).await? else { return Ok(false) };
+        if self.service.boxes().state_of(&now).await?.0 == SandboxState::Running {
+            return Ok(false);
+        }
+        self.service.start_to_save(head.account_id, id).await?;
+        Ok(true)
+    }
+
     fn is_due(&self, id: SandboxId) -> bool {
-        let retries = self.retries.lock().unwrap_or_else(PoisonError::into_inner);
-        retries.get(&id).is_none_or(|retry| retry.at <= Instant::now())
+        self.retries().get(&id).is_none_or(|retry| retry.at <= Instant::now())
     }
 
     /// True where the bucket has everything now. A bucket that is down is asked less and less often.
-    async fn try_push(&self, record: &Record, reaped: &mut Reaped) -> bool {
-        let id = record.id;
+    async fn try_push(&self, head: &RecordHead, reaped: &mut Reaped) -> bool {
+        let id = head.id;
         if !self.is_due(id) {
             return false;
         }
-        let pushed = async {
-            let Some(row) = self.service.rows.find(id).await? else { return Ok(true) };
-            let wanted = self.service.wanted_of(&row).await?;
-            let late = |_| Err(crate::Error::unavailable("the bucket does not answer"));
-            let pushed = timeout(PUSH, self.service.push(&wanted)).await.unwrap_or_else(late)?;
-            if pushed.is_none() {
-                // Its files go nowhere, so nothing of them is missing there.
-                self.service.boxes().mark_unsynced(id, None).await?;
-            }
-            Ok::<_, crate::Error>(pushed.is_none_or(|report| report.is_complete()))
-        };
-        let outcome = pushed.await;
+        let outcome = self.push(id).await;
         if let Err(error) = &outcome
             && let Err(error) = self.service.boxes().mark_unsynced(id, Some(error.chain())).await
         {
             tracing::error!(sandbox = %id, error = %error.chain(), "that it is not synced could not be noted");
         }
-        let mut retries = self.retries.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut retries = self.retries();
         match outcome {
             Ok(true) => {
                 retries.remove(&id);
-                if record.unsynced.is_some() {
+                if head.unsynced.is_some() {
                     reaped.pushed.push(id);
                 }
                 true
@@ -207,17 +272,42 @@ impl Reaper {
             }
         }
     }
+
+    /// Whether the bucket has everything.
+    async fn push(&self, id: SandboxId) -> Result<bool> {
+        let Some(row) = self.service.rows.find(id).await? else { return Ok(true) };
+        let wanted = self.service.wanted_of(&row).await?;
+        let late = |_| Err(Error::unavailable("the bucket does not answer"));
+        let pushed = timeout(PUSH, self.service.push(&wanted)).await.unwrap_or_else(late)?;
+        if pushed.is_none() {
+            // Its files go nowhere, so nothing of them is missing there.
+            self.service.boxes().mark_unsynced(id, None).await?;
+        }
+        Ok(pushed.is_none_or(|report| report.is_complete()))
+    }
+
+    /// Why a sandbox's time is over, where it is.
+    fn due(&self, head: &RecordHead, info: &GuestInfo) -> Option<EndReason> {
+        let timeouts = head.timeouts;
+        let passed = |limit: Option<u64>, time: u64| limit.is_some_and(|limit| limit > 0 && time >= limit);
+        let lived = self.ages().of(head.id).as_secs().max(info.uptime_s);
+        if passed(timeouts.max_lifetime_seconds, lived) {
+            return Some(EndReason::MaxLifetime);
+        }
+        passed(timeouts.idle_seconds, info.idle_s).then_some(EndReason::Idle)
+    }
+
+    fn ages(&self) -> MutexGuard<'_, Ages> {
+        self.ages.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn retries(&self) -> MutexGuard<'_, HashMap<SandboxId, Retry>> {
+        self.retries.lock().unwrap_or_else(PoisonError::into_inner)
+    }
 }
 
-/// Why a sandbox's time is over, where it is.
-fn due(record: &Record, info: &GuestInfo, now: Timestamp) -> Option<EndReason> {
-    let timeouts = record.spec.timeouts;
-    let passed = |limit: Option<u64>, time: u64| limit.is_some_and(|limit| limit > 0 && time >= limit);
-    let lived = record
-        .started_at
-        .map_or(info.uptime_s, |started| u64::try_from(now.duration_since(started).as_secs()).unwrap_or(0));
-    if passed(timeouts.max_lifetime_seconds, lived) {
-        return Some(EndReason::MaxLifetime);
-    }
-    passed(timeouts.idle_seconds, info.idle_s).then_some(EndReason::Idle)
+/// Whether nobody used a sandbox since it was started to be saved: not through this process, and not through another.
+fn is_untouched(watched: &Watched, info: &GuestInfo) -> bool {
+    let used_elsewhere = info.processes_running > 0 || info.idle_s + 1 < info.uptime_s;
+    !watched.is_used() && !used_elsewhere
 }

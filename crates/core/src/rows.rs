@@ -6,8 +6,8 @@
 use crate::{
     Error, Result,
     ports::{
-        Claim, Claims, Durable, Record, Records,
-        store::{MAX_PAGE, Page, SandboxRow, SandboxRows},
+        Claim, Claims, Durable, Record, RecordHead, Records,
+        store::{MAX_PAGE, Page, Paged, SandboxRow, SandboxRows},
     },
     queues::Queues,
 };
@@ -156,6 +156,15 @@ impl Records for RowRecords {
                 None => return Ok(all),
             }
         }
+    }
+
+    async fn heads(&self, page: &Page) -> Result<Paged<RecordHead>> {
+        self.rows.heads_of_node(self.node.as_deref(), page).await
+    }
+
+    async fn head(&self, id: SandboxId) -> Result<Option<RecordHead>> {
+        let _turn = self.queues.wait(id).await;
+        self.rows.head(id).await
     }
 
     async fn remove(&self, id: SandboxId) -> Result<()> {

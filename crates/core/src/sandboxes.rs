@@ -3,8 +3,10 @@
 //! Invariant: intent first. A record exists before its box is made and until its box is gone, so a crash
 //! at any point leaves something to clean up, never a box that nobody knows.
 
+mod admit;
 mod attend;
-mod check;
+pub(crate) mod check;
+mod disk;
 mod make;
 mod sweep;
 mod unsynced;
@@ -12,7 +14,9 @@ mod volumes;
 mod watch;
 
 use crate::{
-    Error, ExecOutput, ExecRequest, Providers, Result, exec,
+    Error, ExecOutput, ExecRequest, Providers, Result,
+    accounts::{Ledger, Mark},
+    exec,
     lifecycle::{self, Answer, Ask},
     ports::{BoxInfo, Capabilities, Clock, Provider, Record, Records, ToBox, Volumes},
     steps::reached,
@@ -31,13 +35,17 @@ use std::{
     collections::HashMap,
     fmt,
     net::SocketAddr,
-    sync::{Arc, Mutex, PoisonError, atomic::AtomicU64},
+    sync::{Arc, Mutex, OnceLock, PoisonError, atomic::AtomicU64},
     time::Duration,
 };
 
-pub(crate) use check::{LONGEST_VOLUME, spec as check_spec};
+pub(crate) use admit::Purpose;
+pub(crate) use check::{LONGEST_VOLUME, spec as check_spec, wishes as check_wishes};
 pub use sweep::Sweep;
 pub use watch::SandboxEvent;
+
+/// The longest that processes may be given to end by themselves.
+pub const MAX_GRACE: Duration = Duration::from_secs(60);
 
 /// What a new sandbox shall be.
 #[derive(Debug, Clone, Default)]
@@ -80,6 +88,8 @@ struct Inner {
     guests: Mutex<HashMap<SandboxId, Guest>>,
     /// For how many seconds guests may rely on this process to end what is over.
     attended: AtomicU64,
+    /// Admits what is made or started. Unset where no account has limits: commands of the operator.
+    ledger: OnceLock<Ledger>,
 }
 
 impl fmt::Debug for Sandboxes {
@@ -97,8 +107,15 @@ impl Sandboxes {
                 clock,
                 guests: Mutex::default(),
                 attended: AtomicU64::new(0),
+                ledger: OnceLock::new(),
             }),
         }
+    }
+
+    /// Holds accounts to their limits from now on. The first ledger counts.
+    pub fn with_ledger(self, ledger: Ledger) -> Sandboxes {
+        let _ = self.inner.ledger.set(ledger);
+        self
     }
 
     /// Ends when all that is known is written down. Before a process ends.
@@ -112,7 +129,7 @@ impl Sandboxes {
 
     pub async fn get(&self, id: SandboxId) -> Result<SandboxInfo> {
         let record = self.record(id).await?;
-        let found = self.find_box(&record).await?;
+        let found = self.find_box(&record.provider, id).await?;
         Ok(info(&record, found.as_ref()))
     }
 
@@ -167,7 +184,7 @@ impl Sandboxes {
 
     pub async fn inspect(&self, id: SandboxId) -> Result<Inspection> {
         let record = self.record(id).await?;
-        let found = self.find_box(&record).await?;
+        let found = self.find_box(&record.provider, id).await?;
         let info = info(&record, found.as_ref());
         let (mut guest, mut processes) = (None, Vec::new());
         if info.state == SandboxState::Running {
@@ -188,15 +205,32 @@ impl Sandboxes {
     }
 
     pub async fn start(&self, id: SandboxId) -> Result<SandboxInfo> {
+        self.start_as(id, Purpose::Use).await
+    }
+
+    /// As [`Sandboxes::start`], to save what no bucket has: no limit of the account stands in the way of that.
+    pub(crate) async fn start_to_save(&self, id: SandboxId) -> Result<SandboxInfo> {
+        self.start_as(id, Purpose::Save).await
+    }
+
+    async fn start_as(&self, id: SandboxId, purpose: Purpose) -> Result<SandboxInfo> {
+        let sandboxes = self.clone();
+        admit::to_its_end(async move { sandboxes.start_admitted(id, purpose).await }).await
+    }
+
+    async fn start_admitted(&self, id: SandboxId, purpose: Purpose) -> Result<SandboxInfo> {
         let mut record = self.record(id).await?;
         let provider = self.inner.providers.get(&record.provider)?;
-        let found = self.find_box(&record).await?;
+        let found = self.find_box(&record.provider, id).await?;
         let now = info(&record, found.as_ref());
         match lifecycle::answer(now.state, Ask::Start) {
             Answer::Nothing => return Ok(now),
             Answer::Refuse(why) => return Err(refused(id, now.state, why)),
-            Answer::Remake => drop(provider.create(id, &record.spec, record.account_id).await?),
-            Answer::Go => {}
+            Answer::Remake | Answer::Go => {}
+        }
+        let _admitted = self.admit(&record, true, purpose).await?;
+        if found.is_none() {
+            provider.create(id, &record.spec, record.account_id).await?;
         }
         let found = provider.start(id).await?;
         reached("the box runs");
@@ -209,7 +243,7 @@ impl Sandboxes {
         Ok(info(&record, Some(&found)))
     }
 
-    /// Ends every process in it, politely and after `grace` by force.
+    /// Ends every process in it, politely and after `grace` by force. A grace beyond [`MAX_GRACE`] is cut to that.
     pub async fn stop(&self, id: SandboxId, grace: Duration) -> Result<SandboxInfo> {
         self.stop_because(id, grace, EndReason::Stopped).await
     }
@@ -224,18 +258,20 @@ impl Sandboxes {
         let mut record = self.record(id).await?;
         unsynced::check(&record)?;
         let provider = self.inner.providers.get(&record.provider)?;
-        let found = self.find_box(&record).await?;
+        let found = self.find_box(&record.provider, id).await?;
         let now = info(&record, found.as_ref());
         if found.is_none() || lifecycle::answer(now.state, Ask::Stop) == Answer::Nothing {
             return Ok(now);
         }
         self.forget_guest(id).await;
-        provider.stop(id, grace).await?;
+        let mark = self.mark(&record);
+        provider.stop(id, grace.min(MAX_GRACE)).await?;
+        admit::count_stopped(&mark, &record);
         record.state = SandboxState::Stopped;
         tracing::info!(sandbox = %id, %reason, "sandbox stopped");
         record.reason = Some(reason);
         self.note(&record).await;
-        let found = self.find_box(&record).await?;
+        let found = self.find_box(&record.provider, id).await?;
         Ok(info(&record, found.as_ref()))
     }
 
@@ -256,6 +292,7 @@ impl Sandboxes {
         let mut record = self.record(id).await?;
         unsynced::check(&record)?;
         let provider = self.inner.providers.get(&record.provider)?;
+        let mark = self.mark(&record);
         record.state = SandboxState::Stopping;
         record.reason = Some(EndReason::Terminated);
         record.removing = Some(volumes);
@@ -277,26 +314,35 @@ impl Sandboxes {
             self.remove_shared(&provider, &record).await?;
         }
         reached("the box is removed");
-        self.leave(record, left).await?;
+        admit::count_stopped(&mark, &record);
+        self.leave(record, left, &mark).await?;
         reached("the record is removed");
         tracing::info!(sandbox = %id, ?volumes, "sandbox removed");
         Ok(())
     }
 
     /// What stays of a sandbox whose box is gone.
-    async fn leave(&self, mut record: Record, left: Left) -> Result<()> {
+    async fn leave(&self, mut record: Record, left: Left, mark: &Option<(Ledger, Mark)>) -> Result<()> {
         record.removing = None;
         (record.state, record.reason) = match left {
             Left::ByTemplate if record.template.is_some() => {
                 (SandboxState::Terminated, Some(EndReason::Terminated))
             }
             Left::Failed => (SandboxState::Failed, Some(EndReason::Failed("cold_start".to_owned()))),
-            Left::Nothing | Left::ByTemplate => return self.inner.records.remove(record.id).await,
+            Left::Nothing | Left::ByTemplate => {
+                self.inner.records.remove(record.id).await?;
+                admit::count_removed(mark, &record);
+                return Ok(());
+            }
         };
         match self.inner.records.update(&record).await {
-            Err(error) if error.kind() == ErrorKind::NotFound => Ok(()),
-            other => other,
+            Err(error) if error.kind() != ErrorKind::NotFound => return Err(error),
+            _ => {}
         }
+        if record.state == SandboxState::Terminated {
+            admit::count_removed(mark, &record);
+        }
+        Ok(())
     }
 
     /// Removes whatever there is under an id, also where its record or its box is damaged.
@@ -306,7 +352,11 @@ impl Sandboxes {
         for provider in self.inner.providers.all() {
             provider.remove(id, volumes).await?;
         }
+        let record = self.inner.records.get(id).await.ok().flatten();
         self.inner.records.remove(id).await?;
+        if let Some(record) = &record {
+            admit::count_removed(&self.mark(record), record);
+        }
         tracing::info!(sandbox = %id, ?volumes, "sandbox purged");
         Ok(())
     }
@@ -335,7 +385,7 @@ impl Sandboxes {
     /// The client of a running sandbox's guest.
     pub async fn guest(&self, id: SandboxId) -> Result<Guest> {
         let record = self.record(id).await?;
-        let now = info(&record, self.find_box(&record).await?.as_ref());
+        let now = info(&record, self.find_box(&record.provider, id).await?.as_ref());
         match lifecycle::answer(now.state, Ask::Use) {
             Answer::Refuse(why) => Err(refused(id, now.state, why)),
             _ => self.client(id, &record.provider),
@@ -343,7 +393,7 @@ impl Sandboxes {
     }
 
     pub async fn exec(&self, id: SandboxId, request: ExecRequest) -> Result<ExecOutput> {
-        exec::run(&self.guest(id).await?, request).await
+        exec::run(&self.guest(id).await?, request, None).await.map(ExecOutput::from)
     }
 
     /// Starts a process and attaches to it: a command, or a terminal (P6).
@@ -379,13 +429,11 @@ impl Sandboxes {
     }
 
     async fn record(&self, id: SandboxId) -> Result<Record> {
-        self.inner.records.get(id).await?.ok_or_else(|| {
-            Error::not_found(format!("there is no sandbox {id}; `seawall ls` lists those that are there"))
-        })
+        self.inner.records.get(id).await?.ok_or_else(|| no_sandbox(id))
     }
 
-    async fn find_box(&self, record: &Record) -> Result<Option<BoxInfo>> {
-        match self.inner.providers.get(&record.provider)?.get(record.id).await {
+    async fn find_box(&self, provider: &str, id: SandboxId) -> Result<Option<BoxInfo>> {
+        match self.inner.providers.get(provider)?.get(id).await {
             Ok(found) => Ok(Some(found)),
             Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
             Err(error) => Err(error),
@@ -408,6 +456,10 @@ impl Sandboxes {
             guest.disconnect().await;
         }
     }
+}
+
+fn no_sandbox(id: SandboxId) -> Error {
+    Error::not_found(format!("there is no sandbox {id}; `seawall ls` lists those that are there"))
 }
 
 /// What is left of a sandbox that is removed.

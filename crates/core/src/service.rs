@@ -3,26 +3,34 @@
 //! [`SandboxService::ensure`] is what every operation begins with: what runs is left alone, what is gone is made again
 //! with its workspace. A cold start that fails leaves nothing behind.
 
+mod bounds;
+mod entrances;
 mod files;
 mod manage;
 mod owned;
 mod restore;
+mod stored;
 mod versions;
 
+pub(crate) use entrances::{Closing, Entrances, Watched};
 pub use files::{ListFiles, ReadAsk, Source};
 pub use manage::EndSandbox;
 pub use owned::shown;
-pub(crate) use owned::{gone, told};
+pub(crate) use owned::{NO_TEMPLATE, gone, told};
+pub use stored::{AccountFiles, Expired};
 
 use crate::{
     Error, Result, Sandboxes,
+    accounts::AccountCatalog,
     hooks::{HookContext, Hooks, Moment},
+    mounts::MountGrants,
     ports::{
         Clock, Volumes,
         store::{Conversations, SandboxRow, SandboxRows, Turns},
     },
     queues::Queues,
     sandboxes::{Left, NewSandbox},
+    shares::HeavyWork,
     templates::{PROGRAM_DIR, Template, Templates},
     workspaces::{Names, WorkspaceMaker, volumes},
 };
@@ -33,7 +41,6 @@ use seawall_api::{
 };
 use serde_json::{Map, Value, json};
 use std::{
-    collections::HashSet,
     fmt,
     sync::{Arc, Mutex, PoisonError},
 };
@@ -119,11 +126,18 @@ pub struct SandboxService {
     conversations: Option<Arc<dyn Conversations>>,
     /// T5: of what says nothing itself.
     timeouts: Timeouts,
+    /// Folders of the host that requests may name.
+    mounts: Arc<MountGrants>,
     turns: Option<Arc<dyn Turns>>,
-    /// Who makes a sandbox ready, or ends it, stands in its queue; others wait.
-    queues: Queues,
-    /// Those that are just being ended: nobody is let in any more.
-    closing: Arc<Mutex<HashSet<SandboxId>>>,
+    /// The limits of accounts. `None` where there is only the operator's.
+    catalog: Option<AccountCatalog>,
+    /// Whether tenants may have volumes that nothing limits.
+    allow_unlimited_disk: bool,
+    /// Who makes a sandbox ready, stops or ends it stands in its queue; others wait.
+    pub(crate) queues: Queues,
+    pub(crate) entrances: Entrances,
+    /// Permits for work of accounts. They are taken before a queue, and never two of one kind.
+    pub(crate) heavy: HeavyWork,
 }
 
 impl fmt::Debug for SandboxService {
@@ -149,15 +163,32 @@ impl SandboxService {
             templates: Arc::default(),
             conversations: None,
             timeouts: Timeouts::default(),
+            mounts: Arc::default(),
             turns: None,
+            catalog: None,
+            allow_unlimited_disk: false,
             queues: Queues::default(),
-            closing: Arc::default(),
+            entrances: Entrances::default(),
+            heavy: HeavyWork::default(),
         }
+    }
+
+    /// How much heavy work accounts may do at the same time.
+    pub fn with_heavy_work(mut self, heavy: HeavyWork) -> SandboxService {
+        self.heavy = heavy;
+        self
     }
 
     /// What turns run in is not stopped or ended without force.
     pub fn with_turns(mut self, turns: Arc<dyn Turns>) -> SandboxService {
         self.turns = Some(turns);
+        self
+    }
+
+    /// Holds every account but `local` to its bounds per sandbox.
+    pub fn with_accounts(mut self, catalog: AccountCatalog, allow_unlimited_disk: bool) -> SandboxService {
+        self.catalog = Some(catalog);
+        self.allow_unlimited_disk = allow_unlimited_disk;
         self
     }
 
@@ -178,6 +209,12 @@ impl SandboxService {
         self
     }
 
+    /// The folders of the host that requests may name, by account.
+    pub fn with_mounts(mut self, mounts: MountGrants) -> SandboxService {
+        self.mounts = Arc::new(mounts);
+        self
+    }
+
     pub fn boxes(&self) -> &Sandboxes {
         &self.sandboxes
     }
@@ -190,12 +227,14 @@ impl SandboxService {
 
     /// V2: it runs when this returns, with its files, and is this account's. What was ended is made anew.
     pub async fn ensure(&self, wanted: &Wanted) -> Result<Ready> {
+        let _permit = self.heavy.starts.enter(wanted.account).await;
         let _alone = self.queues.wait(wanted.sandbox).await;
         self.ensure_alone(wanted).await
     }
 
     /// As [`SandboxService::ensure`], but what was ended, perhaps just now, stays so.
     async fn ensure_live(&self, wanted: &Wanted) -> Result<Ready> {
+        let _permit = self.heavy.starts.enter(wanted.account).await;
         let _alone = self.queues.wait(wanted.sandbox).await;
         self.live_row(wanted.account, wanted.sandbox).await?;
         self.ensure_alone(wanted).await
@@ -203,6 +242,7 @@ impl SandboxService {
 
     async fn ensure_alone(&self, wanted: &Wanted) -> Result<Ready> {
         let id = wanted.sandbox;
+        self.entrances.note(id);
         let Some(row) = self.rows.find(id).await? else {
             return self.make(wanted, None, Left::Nothing).await;
         };
@@ -217,7 +257,11 @@ impl SandboxService {
         }
         // Those that were made by hand have no template, and are ready as they are.
         let is_ready = row.template.is_none() || is_ready(&row.metadata);
-        match self.sandboxes.get(id).await?.state {
+        let state = self.sandboxes.get(id).await?.state;
+        if state != SandboxState::Running {
+            self.check_mounts(row.account_id, &row.spec)?;
+        }
+        match state {
             // Whoever made it died, or failed, before it was ready.
             SandboxState::Running if !is_ready => {
                 // Of one that never was, nothing is left where it fails again; its volume may be older than it is.
@@ -262,7 +306,22 @@ impl SandboxService {
             Some(row) => SandboxSpec { volume: row.spec.volume.clone(), ..self.spec_of(wanted, isolates)? },
             None => self.spec_of(wanted, isolates)?,
         };
+        if before.is_some() {
+            self.check_mounts(wanted.account, &spec)?;
+        }
         let (spec, kept) = self.with_volume(wanted.sandbox, &name, spec, before.is_none()).await?;
+        self.refuse_orphan(
+            wanted.account,
+            wanted.sandbox,
+            before.is_none() && kept && spec.volume.is_none(),
+        )?;
+        let spec = match before {
+            Some(_) => spec,
+            None => {
+                let provider = self.sandboxes.providers().get(&name)?;
+                self.bounded(wanted.account, spec, &*provider, kept).await?
+            }
+        };
         let new = NewSandbox {
             id: Some(wanted.sandbox),
             account: Some(wanted.account),
@@ -311,6 +370,15 @@ impl SandboxService {
         }
         let kept = has_own || spec.volume.is_some();
         Ok((spec, kept))
+    }
+
+    /// A volume without a record may be another account's: only the operator gets the files of such an id.
+    fn refuse_orphan(&self, account: AccountId, id: SandboxId, orphan: bool) -> Result<()> {
+        if !orphan || account == AccountId::LOCAL {
+            return Ok(());
+        }
+        let message = format!("the id {id} cannot be used; leave it out, and one is made");
+        Err(Error::invalid(message).with_code("invalid_id"))
     }
 
     fn spec_of(&self, wanted: &Wanted, isolates: bool) -> Result<SandboxSpec> {
@@ -392,5 +460,8 @@ fn rebuilt(id: SandboxId, error: Error) -> Error {
 /// An error with more of a story, and a word for programs. A finer word that it has already stays.
 fn coded(code: &'static str, message: String, error: Error) -> Error {
     let code = if error.code() == error.kind().as_str() { code } else { error.code() };
-    Error::new(error.kind(), message).with_code(code).with_source(error)
+    let limit = error.limit().cloned();
+    let told = Error::new(error.kind(), message).with_code(code);
+    let told = limit.into_iter().fold(told, Error::with_limit);
+    told.with_source(error)
 }

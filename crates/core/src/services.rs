@@ -2,6 +2,7 @@
 
 use crate::{
     Turns,
+    accounts::AccountCatalog,
     keys::Keys,
     ports::{Clock, store::Stores},
     service::SandboxService,
@@ -14,6 +15,7 @@ pub struct Services {
     pub turns: Turns,
     pub stores: Stores,
     pub keys: Keys,
+    pub accounts: AccountCatalog,
     pub clock: Arc<dyn Clock>,
     /// C5: where the request says nothing.
     pub delete_terminates_sandbox: bool,

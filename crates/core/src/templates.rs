@@ -236,10 +236,15 @@ impl Template {
             ..SandboxSpec::default()
         };
         if let Some(program) = self.program()?.filter(|_| mounts) {
-            let source = program.display().to_string();
-            spec.mounts.push(HostMount { source, target: PROGRAM_DIR.to_owned(), writable: false });
+            spec.mounts.push(program_mount(program));
         }
         Ok(spec)
+    }
+
+    /// The folders of the host that sandboxes of this kind are given, whether or not they are there.
+    pub fn furnished(&self) -> impl Iterator<Item = HostMount> {
+        let program = self.agent.program.as_deref().map(program_mount);
+        self.sandbox.mounts.iter().cloned().chain(program)
     }
 
     /// The folder with the agent's program. An error with the command that installs it, where it is not there.
@@ -269,6 +274,11 @@ impl Template {
             false => Ok(()),
         }
     }
+}
+
+/// To be read: what a box could write would run in the next one.
+fn program_mount(folder: &Path) -> HostMount {
+    HostMount { source: folder.display().to_string(), target: PROGRAM_DIR.to_owned(), writable: false }
 }
 
 /// The one place where drivers are listed.

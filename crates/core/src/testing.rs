@@ -10,7 +10,7 @@ mod store;
 
 pub use clock::ManualClock;
 pub use faulty::{Faults, FaultyProvider, Op};
-pub use host::{MemoryClaims, OneBucket, TokioClock};
+pub use host::{MemoryClaims, OneBucket, SetClock, TokioClock};
 pub use log::Log;
 pub use records::MemoryRecords;
 pub use store::MemoryStore;

@@ -11,18 +11,23 @@ mod access;
 mod answer;
 mod follow;
 mod hold;
+mod lanes;
 mod live;
 mod manage;
 mod pump;
+mod room;
 mod run;
 mod save;
+mod wait;
 
-pub use access::AccountLimits;
 pub use answer::Answer;
 pub use follow::Followed;
+pub use wait::check_name;
 
 use crate::{
     Error, Result,
+    accounts::AccountCatalog,
+    budget::Budget,
     delivery::Courier,
     hooks::Hooks,
     ports::{
@@ -31,11 +36,13 @@ use crate::{
         store::{BeginTurn, NewConversation, Stores},
     },
     service::{SandboxService, gone},
+    shares::as_caller,
     templates::{DEFAULT, Template, Templates},
+    tokens::TokenLedger,
 };
 use bytes::Bytes;
 use hold::Held;
-use jiff::Timestamp;
+use lanes::{Lane, Lanes, Place};
 use live::Live;
 use seawall_api::{
     AccountId, ConversationId, ErrorKind, MessageId, SandboxId, TurnId,
@@ -47,15 +54,16 @@ use std::{
     collections::{BTreeMap, HashMap},
     fmt,
     ops::Deref,
-    sync::{Arc, Mutex, PoisonError},
+    sync::{Arc, Mutex, OnceLock, PoisonError},
     time::Duration,
 };
-use tokio::time::{Instant, sleep};
+use tokio::{sync::watch, time::sleep};
 use tracing::Instrument as _;
+use wait::{busy, check_names, is_passing};
 
 /// A prompt that is longer is a file.
 const MAX_PROMPT: usize = 1 << 20;
-/// Between looks at whether the turn before is over.
+/// Between tries to reach a store, and looks at whether turns are over.
 const LOOK_AGAIN: Duration = Duration::from_millis(50);
 
 /// Values of the server's environment, by name.
@@ -88,6 +96,8 @@ pub struct TurnAsk {
     pub template: Option<String>,
     /// C8: how long to wait for the turn before.
     pub wait: Duration,
+    /// Becomes true where the request is withdrawn while it waits: its key was revoked.
+    pub withdrawn: Option<watch::Receiver<bool>>,
 }
 
 /// Everything that a turn needs, known.
@@ -113,7 +123,11 @@ pub struct Turns {
 
 pub(crate) struct Inner {
     parts: TurnParts,
+    ledger: TokenLedger,
     live: Mutex<HashMap<TurnId, Live>>,
+    /// What turns hold in memory is counted here. Unset for commands of the operator.
+    budget: OnceLock<Budget>,
+    lanes: Lanes,
 }
 
 impl Deref for Inner {
@@ -126,6 +140,7 @@ impl Deref for Inner {
 
 /// What a service of turns is made from.
 pub struct TurnParts {
+    pub accounts: AccountCatalog,
     pub stores: Stores,
     pub service: SandboxService,
     pub hooks: Hooks,
@@ -138,10 +153,18 @@ pub struct TurnParts {
     pub clock: Arc<dyn Clock>,
     /// Who holds leases here: the machine, whose processes have the claims between them.
     pub node: String,
-    /// When this machine was started: of what was not on its disk then, nothing is known.
-    pub booted_at: Option<Timestamp>,
+    /// The boot of this machine, as the kernel names it. Of what was not on its disk when an earlier boot ended, nothing is
+    /// known. `None`: the machine never goes down while a turn runs.
+    pub boot: Option<String>,
     /// The server's environment, for tokens that templates name.
     pub secrets: Secrets,
+}
+
+impl TurnParts {
+    /// The machine and its boot, as turns that begin here remember it.
+    fn boot_name(&self) -> Option<String> {
+        self.boot.as_ref().map(|boot| format!("{} {boot}", self.node))
+    }
 }
 
 impl fmt::Debug for TurnParts {
@@ -158,8 +181,15 @@ impl fmt::Debug for Turns {
 
 impl Turns {
     pub fn new(parts: TurnParts) -> Turns {
-        let inner = Inner { parts, live: Mutex::default() };
+        let ledger = TokenLedger::new(parts.stores.tokens.clone(), parts.clock.clone());
+        let inner =
+            Inner { parts, ledger, live: Mutex::default(), budget: OnceLock::new(), lanes: Lanes::default() };
         Turns { inner: Arc::new(inner) }
+    }
+
+    /// The token budgets of all accounts.
+    pub fn ledger(&self) -> &TokenLedger {
+        &self.inner.ledger
     }
 
     pub fn templates(&self) -> &Templates {
@@ -168,7 +198,7 @@ impl Turns {
 
     /// Begins a turn and runs it, here, whoever listens.
     pub async fn start(&self, account: AccountId, ask: TurnAsk) -> Result<Begun> {
-        let Prepared { begun, first, held } = self.prepare(account, ask, true).await?;
+        let Prepared { begun, first, held } = as_caller(account, self.prepare(account, ask, true)).await?;
         self.live(begun.turn.id).stored(0, &[first]);
         self.spawn_held(account, begun.turn.clone(), held);
         Ok(begun)
@@ -186,13 +216,15 @@ impl Turns {
         // Below whoever asked, so that all of a turn is one trace.
         let span =
             tracing::info_span!("turn", %account, turn = %turn.id, conversation = %turn.conversation_id);
+        // Whoever waits for its end hears of it.
+        let lanes = turns.inner.lanes.run(turn.conversation_id, turn.sandbox_id);
         let running = async move {
-            let id = turn.id;
+            let (id, _lanes) = (turn.id, lanes);
             if let Err(error) = turns.run(account, turn, held).await {
                 tracing::error!(turn = %id, error = %error.chain(), "a turn could not be run to its end here");
             }
         };
-        tokio::spawn(running.instrument(span));
+        tokio::spawn(as_caller(account, running).instrument(span));
     }
 
     /// M2: the prompt is stored when this returns, and the agent has not seen it.
@@ -202,29 +234,39 @@ impl Turns {
 
     /// `here`: this process runs it.
     async fn prepare(&self, account: AccountId, ask: TurnAsk, here: bool) -> Result<Prepared> {
-        check_prompt(&ask.prompt)?;
-        // A length without an end is as long as it takes.
-        let give_up = Instant::now().checked_add(ask.wait);
-        loop {
-            match self.try_begin(account, &ask, here).await {
-                Err(error)
-                    if error.kind() == ErrorKind::Conflict && !is_final(&error) && is_before(give_up) =>
-                {
-                    sleep(LOOK_AGAIN).await;
-                }
-                other => return other,
+        check_prompt(&ask.prompt).map_err(Error::without_effect)?;
+        check_names(&ask).map_err(Error::without_effect)?;
+        let first = self.try_begin(account, &ask, here, &[]).await;
+        match first {
+            Err(error) if is_passing(&error) && !ask.wait.is_zero() => {
+                self.begin_after(account, &ask, here, error).await.map_err(refused)
             }
+            other => other.map_err(refused),
         }
     }
 
-    /// Anew each time: while one waits, the conversation gets its sandbox, and its answer.
-    async fn try_begin(&self, account: AccountId, ask: &TurnAsk, here: bool) -> Result<Prepared> {
+    /// Anew each time: while one waits, the conversation gets its sandbox, and its answer. `places`: the lanes in which the
+    /// request is the first; in others it does not go before those that wait.
+    async fn try_begin(
+        &self,
+        account: AccountId,
+        ask: &TurnAsk,
+        here: bool,
+        places: &[&Place],
+    ) -> Result<Prepared> {
         let known = self.known(account, ask).await?;
         let template = self.template(ask, known.as_ref())?;
         // What cannot be answered is not begun.
-        self.check_template(&template)?;
+        self.check_template(&template).map_err(Error::without_effect)?;
         template.driver()?.check_prompt(&ask.prompt)?;
         let sandbox = self.choose(account, ask, known.as_ref()).await?;
+        // Before anything is stored: a turn whose sandbox is refused would be a prompt without an answer.
+        self.inner.service.boxes().look(account, sandbox, 0).await?;
+        let lanes = [ask.conversation.map(Lane::Conversation), Some(Lane::Sandbox(sandbox))];
+        let is_first = |lane: &Lane| places.iter().any(|place| place.lane == *lane);
+        if lanes.into_iter().flatten().any(|lane| !is_first(&lane) && self.inner.lanes.is_awaited(lane)) {
+            return Err(busy());
+        }
         let (conversation, is_new) = match known {
             Some(known) => (known, false),
             None => self.new_conversation(account, ask).await?,
@@ -303,6 +345,7 @@ impl Turns {
             created_at: now,
             first_event: None,
             lease: None,
+            boot: self.inner.boot_name(),
         }
     }
 
@@ -429,12 +472,12 @@ pub(crate) fn encoded(event: &Event) -> Result<Bytes> {
 /// The other conflict: waiting does not change which sandbox was asked for.
 const MISMATCH: &str = "sandbox_mismatch";
 
-fn is_final(error: &Error) -> bool {
-    error.code() == MISMATCH
-}
-
-fn is_before(end: Option<Instant>) -> bool {
-    end.is_none_or(|end| Instant::now() < end)
+/// A refusal leaves no turn behind: the one transaction that begins it did not happen. After a fault nobody knows.
+fn refused(error: Error) -> Error {
+    match error.is_retryable() || error.kind() == ErrorKind::Internal {
+        true => error,
+        false => error.without_effect(),
+    }
 }
 
 fn check_prompt(prompt: &str) -> Result<()> {

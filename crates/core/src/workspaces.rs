@@ -3,28 +3,35 @@
 //! Invariant (H8): a sandbox whose work is not in the bucket is marked, and [`Sandboxes`] neither stops nor removes it
 //! without force. The sync itself is `seawall-sync`; this brings it together with sandboxes, leases and settings.
 
+mod chain;
 mod lease;
 mod maker;
+mod meter;
+mod pace;
 mod session;
+mod slots;
+mod upkeep;
 pub(crate) mod volumes;
 
+pub use chain::Chain;
 pub use lease::LeaseTurnstile;
 pub use maker::{Buckets, Names, WorkspaceMaker};
+pub use meter::Account;
+pub use session::{Bounds, Session, SessionSettings};
+pub use slots::{Held, Slots};
+pub use upkeep::{Change, Difference};
 
 use crate::{Error, Result, Sandboxes, ports::Clock};
 use seawall_api::{AccountId, SandboxId, files::FileName};
 use seawall_sync::{
-    bucket::{Scoped, SharedBucket},
+    bucket::SharedBucket,
     disk::ScanAsk,
-    engine::{DryRun, Engine, Options, Phase, Progress, Restored, Silent, SyncReport},
+    engine::{Budget, DryRun, Engine, Options, Phase, Progress, Restored, Silent, SyncReport},
     state::Limits,
-    tree::{Node, Tree},
-    versions::{Keep, Memory, NoMemory, Pruned, Turnstile, Verified, VersionInfo, VersionRecord, Versions},
+    versions::{Memory, NoMemory, Turnstile, VersionRecord, Versions},
     workspace::Workspace as _,
 };
 use serde::Serialize;
-use session::Session;
-use sha2::{Digest, Sha256};
 use std::{fmt, sync::Arc, time::Duration};
 use tokio::sync::Notify;
 
@@ -43,7 +50,10 @@ pub struct WorkspaceSettings {
     pub stale_after: Duration,
     /// How long a sync waits for another one of the same workspace.
     pub lock_wait: Duration,
+    /// Of manifests: what is taken from the bucket.
     pub limits: Limits,
+    /// Of workspaces: what is taken from a guest.
+    pub bounds: Bounds,
 }
 
 /// S6.
@@ -62,6 +72,7 @@ impl Default for WorkspaceSettings {
             stale_after: Duration::from_secs(3600),
             lock_wait: Duration::from_secs(30),
             limits: Limits::default(),
+            bounds: Bounds::default(),
         }
     }
 }
@@ -149,21 +160,6 @@ pub fn staleness(last_synced_at: Option<i64>, now: i64, stale_after: Duration) -
     }
 }
 
-/// A path that two versions have differently.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub struct Difference {
-    pub path: FileName,
-    pub change: Change,
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Change {
-    Added,
-    Changed,
-    Removed,
-}
-
 /// What is to be brought back.
 #[derive(Debug, Clone, Default)]
 pub struct Restore {
@@ -183,6 +179,9 @@ pub struct Workspaces {
     turnstile: Option<Arc<dyn Turnstile>>,
     memory: Arc<dyn Memory>,
     settings: WorkspaceSettings,
+    slots: Slots,
+    /// Whose bytes they are, and where they are counted; none: nowhere.
+    account: Option<Account>,
 }
 
 impl fmt::Debug for Workspaces {
@@ -213,15 +212,6 @@ impl Progress for Marking {
     }
 }
 
-/// The service's clock, in milliseconds.
-struct Milliseconds(Arc<dyn Clock>);
-
-impl seawall_sync::versions::Clock for Milliseconds {
-    fn now_ms(&self) -> i64 {
-        self.0.now().as_millisecond()
-    }
-}
-
 impl Workspaces {
     pub fn new(
         sandboxes: Sandboxes,
@@ -229,7 +219,20 @@ impl Workspaces {
         clock: Arc<dyn Clock>,
         settings: WorkspaceSettings,
     ) -> Self {
-        Workspaces { sandboxes, bucket, clock, turnstile: None, memory: Arc::new(NoMemory), settings }
+        let (turnstile, memory, slots, account) = (None, Arc::new(NoMemory), Slots::default(), None);
+        Workspaces { sandboxes, bucket, clock, turnstile, memory, settings, slots, account }
+    }
+
+    /// Counts what is stored.
+    pub fn with_account(mut self, account: Account) -> Self {
+        self.account = Some(account);
+        self
+    }
+
+    /// Syncs share their number with those of other workspaces.
+    pub fn with_slots(mut self, slots: Slots) -> Self {
+        self.slots = slots;
+        self
     }
 
     /// For stores that cannot refuse a second create.
@@ -243,25 +246,17 @@ impl Workspaces {
         self
     }
 
-    /// The versions of a sandbox, which may be gone.
-    fn chain(&self, workspace: SandboxId) -> Result<Versions> {
-        let scoped = Scoped::new(self.bucket.clone(), &self.settings.prefix(workspace))?;
-        let versions = Versions::new(Arc::new(scoped), Arc::new(Milliseconds(self.clock.clone())));
-        Ok(versions
-            .with_turnstile(self.turnstile.clone())
-            .with_memory(self.memory.clone())
-            .with_limits(self.settings.limits))
-    }
-
-    async fn session(&self, id: SandboxId) -> Result<Session> {
-        let guest = self.sandboxes.guest(id).await?;
-        Ok(Session::open(
-            guest,
-            self.settings.lock_wait,
-            self.settings.limits,
-            self.settings.volume.is_some(),
-        )
-        .await?)
+    /// The workspace of a sandbox that runs, locked, and its versions.
+    async fn open(&self, id: SandboxId) -> Result<(Session, Chain, Budget)> {
+        let chain = self.chain(id).await?;
+        let (guest, disk) = self.sandboxes.guest_with_disk(id).await?;
+        let settings = SessionSettings {
+            wait: self.settings.lock_wait,
+            bounds: self.settings.bounds,
+            shared: self.settings.volume.is_some(),
+        };
+        let session = Session::open(guest, settings, chain.held.clone()).await?;
+        Ok((session, chain, self.settings.bounds.budget(disk)))
     }
 
     /// S7: pulls, pushes, or both, as is needed.
@@ -276,14 +271,20 @@ impl Workspaces {
         progress: Arc<dyn Progress>,
     ) -> Result<SyncReport> {
         let synced = async {
-            let (session, chain) = (self.session(id).await?, self.chain(id)?);
+            let (session, chain, budget) = self.open(id).await?;
             let marking = Arc::new(Marking { inner: progress, pushes: Notify::new() });
-            let engine = Engine::new(&chain, &session).with_options(options).with_progress(marking.clone());
+            let engine = Engine::new(&chain.versions, &session).with_options(options).with_budget(budget);
+            let engine = engine.with_progress(marking.clone());
             let (mut marked, syncing) = (false, engine.sync());
             tokio::pin!(syncing);
             loop {
                 tokio::select! {
-                    synced = &mut syncing => return Ok(synced?),
+                    synced = &mut syncing => {
+                        let stored = chain.settle().await;
+                        let mut report = synced?;
+                        report.stats.bytes_stored = stored;
+                        return Ok(report);
+                    }
                     // H8: whoever kills us now leaves a sandbox that says so.
                     () = marking.pushes.notified(), if !marked => {
                         marked = true;
@@ -316,14 +317,14 @@ impl Workspaces {
 
     /// What a sync would do.
     pub async fn dry_run(&self, id: SandboxId, options: Options) -> Result<DryRun> {
-        let (session, chain) = (self.session(id).await?, self.chain(id)?);
-        Ok(Engine::new(&chain, &session).with_options(options).dry_run().await?)
+        let (session, chain, _) = self.open(id).await?;
+        Ok(Engine::new(&chain.versions, &session).with_options(options).dry_run().await?)
     }
 
     /// S7: looks at the bucket where the workspace has none of it, or did so too long ago.
     pub async fn refresh(&self, id: SandboxId) -> Result<(Staleness, Option<SyncReport>)> {
         let found = {
-            let session = self.session(id).await?;
+            let (session, _chain, _) = self.open(id).await?;
             let scan = session.scan(ScanAsk::default()).await?;
             let last = scan.base.is_some().then_some(scan.last_synced_at).flatten();
             staleness(last, self.clock.now().as_second(), self.settings.stale_after)
@@ -352,75 +353,43 @@ impl Workspaces {
         what: &Restore,
         progress: Arc<dyn Progress>,
     ) -> Result<Restored> {
-        let (session, chain) = (self.session(id).await?, self.chain(id)?);
-        let engine = Engine::new(&chain, &session).with_progress(progress.clone());
-        if let Some((from, place)) = what.from.as_ref().filter(|(from, _)| *from != id) {
-            let theirs = place.chain(*from)?;
-            let version = self.version(&theirs, what.version).await?;
-            let source = Engine::new(&theirs, &session).with_progress(progress);
-            let notes = source.copy_in(&version, what.path.as_ref()).await?;
-            let mut report = engine.sync().await?;
-            report.notes.extend(notes);
-            return Ok(Restored { from: version.timestamp, saved: SyncReport::default(), report });
-        }
-        let version = self.version(&chain, what.version).await?;
-        Ok(match &what.path {
-            Some(path) => engine.restore_path(version.timestamp, path).await?,
-            None => engine.restore(version.timestamp).await?,
-        })
+        let (session, chain, budget) = self.open(id).await?;
+        let restored = async {
+            let engine = Engine::new(&chain.versions, &session).with_progress(progress.clone());
+            let engine = engine.with_budget(budget);
+            if let Some((from, place)) = what.from.as_ref().filter(|(from, _)| *from != id) {
+                let theirs = place.versions_at(*from, chain.held.clone())?;
+                let version = newest_or(&theirs, what.version).await?;
+                let source = Engine::new(&theirs, &session).with_progress(progress);
+                let notes = source.copy_in(&version, what.path.as_ref()).await?;
+                let mut report = engine.sync().await?;
+                report.notes.extend(notes);
+                return Ok(Restored { from: version.timestamp, saved: SyncReport::default(), report });
+            }
+            let version = newest_or(&chain.versions, what.version).await?;
+            Ok(match &what.path {
+                Some(path) => engine.restore_path(version.timestamp, path).await?,
+                None => engine.restore(version.timestamp).await?,
+            })
+        };
+        let restored: Result<Restored> = restored.await;
+        let stored = chain.settle().await;
+        let mut restored = restored?;
+        restored.report.stats.bytes_stored = stored;
+        Ok(restored)
     }
+}
 
-    /// Where the versions of a sandbox lie, in one word.
-    pub(crate) fn place(&self, workspace: SandboxId) -> Result<String> {
-        let hash = Sha256::digest(self.chain(workspace)?.place());
-        Ok(hash.iter().take(8).map(|byte| format!("{byte:02x}")).collect())
-    }
-
-    /// Whether there is anything to restore.
-    pub async fn has_versions(&self, workspace: SandboxId) -> Result<bool> {
-        Ok(self.chain(workspace)?.head().await?.version.is_some())
-    }
-
-    /// Oldest first.
-    pub async fn versions(&self, workspace: SandboxId) -> Result<Vec<VersionInfo>> {
-        Ok(self.chain(workspace)?.log().await?.iter().map(VersionInfo::from).collect())
-    }
-
-    async fn version(&self, chain: &Versions, wanted: Option<i64>) -> Result<VersionRecord> {
-        match wanted {
-            Some(wanted) => Ok(chain.find(wanted).await?),
-            None => chain.head().await?.version.ok_or_else(|| {
-                Error::not_found(format!(
-                    "there is no version in {} yet; `seawall sync` makes one",
-                    chain.place()
-                ))
-            }),
-        }
-    }
-
-    /// How two versions differ; without a second one the newest is compared with.
-    pub async fn diff(&self, workspace: SandboxId, from: i64, to: Option<i64>) -> Result<Vec<Difference>> {
-        let chain = self.chain(workspace)?;
-        let (from, to) = (self.version(&chain, Some(from)).await?, self.version(&chain, to).await?);
-        Ok(differences(&chain.tree(&from).await?, &chain.tree(&to).await?))
-    }
-
-    pub async fn prune(&self, workspace: SandboxId, keep: Keep) -> Result<Pruned> {
-        let pruned = self.chain(workspace)?.prune(keep).await?;
-        tracing::info!(
-            sandbox = %workspace, kept = pruned.kept, dropped = pruned.dropped.len(),
-            objects = pruned.objects_deleted, bytes = pruned.bytes_deleted, "versions pruned"
-        );
-        Ok(pruned)
-    }
-
-    /// Reads every body of every version again. `moved` hears of the bytes.
-    pub async fn verify(&self, workspace: SandboxId, moved: impl FnMut(u64) + Send) -> Result<Verified> {
-        let verified = self.chain(workspace)?.verify(moved).await?;
-        for damage in &verified.damage {
-            tracing::error!(sandbox = %workspace, object = damage.object, why = damage.why, "a version is damaged");
-        }
-        Ok(verified)
+/// A version by its timestamp or number; without either the newest.
+async fn newest_or(versions: &Versions, wanted: Option<i64>) -> Result<VersionRecord> {
+    match wanted {
+        Some(wanted) => Ok(versions.find(wanted).await?),
+        None => versions.head().await?.version.ok_or_else(|| {
+            Error::not_found(format!(
+                "there is no version in {} yet; `seawall sync` makes one",
+                versions.place()
+            ))
+        }),
     }
 }
 
@@ -429,7 +398,7 @@ fn log(id: SandboxId, report: &SyncReport) {
     tracing::info!(
         sandbox = %id, direction = ?report.direction, downloaded = stats.files_downloaded,
         uploaded = stats.files_uploaded, deleted = stats.files_deleted, skipped = stats.files_skipped,
-        bytes = stats.bytes_transferred, duration_ms = stats.duration_ms, conflicts = report.notes.len(),
+        bytes = stats.bytes_transferred, stored = stats.bytes_stored, duration_ms = stats.duration_ms, conflicts = report.notes.len(),
         problems = report.problems.len(), "workspace synced"
     );
     if let Some(problem) = &report.state_problem {
@@ -441,22 +410,6 @@ fn log(id: SandboxId, report: &SyncReport) {
     for (path, why) in &report.problems {
         tracing::warn!(sandbox = %id, %path, why, "a file is not in the version");
     }
-}
-
-fn differences(from: &Tree, to: &Tree) -> Vec<Difference> {
-    let change = |path: &FileName, change: Change| Difference { path: path.clone(), change };
-    let mut all: Vec<Difference> = to
-        .iter()
-        .filter_map(|(path, node)| match from.get(path) {
-            None => Some(change(path, Change::Added)),
-            Some(was) if !Node::same(was, node) => Some(change(path, Change::Changed)),
-            Some(_) => None,
-        })
-        .collect();
-    let removed = from.iter().filter(|(path, _)| to.get(path).is_none());
-    all.extend(removed.map(|(path, _)| change(path, Change::Removed)));
-    all.sort_by(|a, b| a.path.cmp(&b.path));
-    all
 }
 
 impl From<seawall_sync::Error> for Error {

@@ -35,7 +35,7 @@ impl World {
         let stores = MemoryStore::with_clock(Arc::new(clock.clone())).stores();
         let [me, other] = [AccountId::generate(), AccountId::generate()];
         for id in [me, other] {
-            let account = Account { id, name: "a".to_owned(), settings: Map::new(), created_at: clock.now() };
+            let account = Account::new(id, "a".to_owned(), Map::new(), clock.now());
             stores.accounts.create(&account).await.unwrap();
         }
         let keys = Keys::new(stores.accounts.clone(), Arc::new(clock.clone()), SECRET);
@@ -139,6 +139,19 @@ async fn c7_a_key_expires_in_time_also_where_it_is_remembered() {
     world.clock.advance(Duration::from_secs(1));
     assert_denied(world.keys.verify(&made.secret).await, "key_expired");
     assert_denied(world.another(SECRET).verify(&made.secret).await, "key_expired");
+}
+
+#[tokio::test(start_paused = true)]
+async fn c7_a_revoked_key_stays_so_when_the_clock_steps_back() {
+    let world = World::new().await;
+    let (made, stays) = (world.key().await, world.key().await);
+    let then = world.clock.now();
+    world.pass(MINUTE * 60).await;
+    world.keys.revoke(world.me, made.key.id).await.unwrap();
+    assert_denied(world.keys.verify(&made.secret).await, "key_revoked");
+    world.clock.set(then);
+    assert_denied(world.keys.verify(&made.secret).await, "key_revoked");
+    world.keys.verify(&stays.secret).await.unwrap();
 }
 
 #[tokio::test(start_paused = true)]

@@ -6,6 +6,8 @@
 
 #[path = "turns/cancels.rs"]
 mod cancels;
+#[path = "turns/clock.rs"]
+mod clock;
 #[path = "turns/cold_starts.rs"]
 mod cold_starts;
 #[path = "turns/conversations.rs"]

@@ -4,9 +4,9 @@ use bytes::Bytes;
 use http_body_util::{BodyExt, Full, combinators::UnsyncBoxBody};
 use hyper::{
     Response, StatusCode,
-    header::{CONTENT_TYPE, HeaderName, HeaderValue},
+    header::{CONTENT_TYPE, HeaderName, HeaderValue, RETRY_AFTER},
 };
-use seawall_core::agents::ModelApi;
+use seawall_core::{agents::ModelApi, tokens::LimitReached};
 use serde_json::json;
 use std::error::Error as StdError;
 
@@ -21,6 +21,7 @@ pub struct Refusal {
     pub message: String,
     /// Whether the same request may succeed later.
     passes: bool,
+    limit: Option<LimitReached>,
 }
 
 /// How errors look.
@@ -34,7 +35,7 @@ pub enum Shape {
 
 impl Refusal {
     pub fn new(status: StatusCode, message: impl Into<String>) -> Refusal {
-        Refusal { status, message: message.into(), passes: false }
+        Refusal { status, message: message.into(), passes: false, limit: None }
     }
 
     /// Of something that may pass.
@@ -42,13 +43,22 @@ impl Refusal {
         Refusal { passes: true, ..Refusal::new(status, message) }
     }
 
+    /// Of a request that does not fit a limit of its account. One that waits for requests in flight may fit later.
+    pub fn limit(reached: LimitReached) -> Refusal {
+        let refusal = Refusal::new(StatusCode::TOO_MANY_REQUESTS, reached.to_string());
+        Refusal { passes: reached.may_pass(), limit: Some(reached), ..refusal }
+    }
+
     pub fn into_answer(self, shape: Shape) -> Answer {
-        let text = shape.text(self.status, &self.message);
+        let text = shape.text(&self);
         let body = Full::new(Bytes::from(text)).map_err(|never| match never {});
         let mut answer = Response::new(body.boxed_unsync());
         *answer.status_mut() = self.status;
         let headers = answer.headers_mut();
         headers.insert(CONTENT_TYPE, shape.content_type());
+        if self.limit.is_some() && self.passes {
+            headers.insert(RETRY_AFTER, HeaderValue::from_static("5"));
+        }
         if shape != Shape::Text && !self.passes {
             // The SDKs of both APIs read it, and else repeat what cannot succeed.
             headers.insert(HeaderName::from_static("x-should-retry"), HeaderValue::from_static("false"));
@@ -72,18 +82,25 @@ impl Shape {
         }
     }
 
-    fn text(self, status: StatusCode, message: &str) -> String {
-        match self {
-            Shape::Anthropic => {
-                let error = json!({ "type": anthropic_type(status), "message": message });
-                json!({ "type": "error", "error": error }).to_string()
-            }
+    fn text(self, refusal: &Refusal) -> String {
+        let Refusal { status, message, passes, limit } = refusal;
+        let mut error = match self {
+            Shape::Anthropic => json!({ "type": anthropic_type(*status), "message": message }),
             Shape::OpenAi => {
-                let (kind, code) = openai_type(status);
-                let error = json!({ "message": message, "type": kind, "param": null, "code": code });
-                json!({ "error": error }).to_string()
+                let (kind, code) = openai_type(*status, *passes);
+                json!({ "message": message, "type": kind, "param": null, "code": code })
             }
-            Shape::Text => format!("{message}\n"),
+            Shape::Text => return format!("{message}\n"),
+        };
+        if let (Some(limit), Some(error)) = (limit, error.as_object_mut()) {
+            error.insert("limit".to_owned(), limit.limit.into());
+            error.insert("value".to_owned(), limit.value.into());
+            error.insert("used".to_owned(), limit.used.into());
+            error.insert("reserved".to_owned(), limit.reserved.into());
+        }
+        match self {
+            Shape::Anthropic => json!({ "type": "error", "error": error }).to_string(),
+            _ => json!({ "error": error }).to_string(),
         }
     }
 }
@@ -101,11 +118,12 @@ fn anthropic_type(status: StatusCode) -> &'static str {
     }
 }
 
-/// The type and the code. A quota that is used up is told apart from haste: nobody waits for it.
-fn openai_type(status: StatusCode) -> (&'static str, Option<&'static str>) {
+/// The type and the code. A quota that is used up is told apart from haste: clients do not wait for it.
+fn openai_type(status: StatusCode, passes: bool) -> (&'static str, Option<&'static str>) {
     match status.as_u16() {
         401 => ("invalid_request_error", Some("invalid_api_key")),
         403 => ("invalid_request_error", Some("permission_denied")),
+        429 if passes => ("tokens", Some("rate_limit_exceeded")),
         429 => ("insufficient_quota", Some("insufficient_quota")),
         400..=499 => ("invalid_request_error", None),
         _ => ("server_error", None),

@@ -2,7 +2,7 @@
 
 use crate::answer::Refusal;
 use hyper::StatusCode;
-use seawall_core::ports::gateway::{Meter, ModelAccess};
+use seawall_core::ports::gateway::ModelAccess;
 use serde::{
     Deserialize, Deserializer,
     de::{Error as _, IgnoredAny, MapAccess, Visitor},
@@ -22,13 +22,33 @@ pub struct Ask {
     include_usage: bool,
     /// Answered later, on a way that does not pass here.
     background: bool,
+    pub max_tokens: Number,
+    pub max_completion_tokens: Number,
+    pub max_output_tokens: Number,
+    /// `n`: how many answers chat completions make.
+    pub answers: Number,
+}
+
+/// A field that must be a whole number.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Number {
+    #[default]
+    None,
+    /// `null`, at this byte of the body.
+    Null {
+        at: usize,
+    },
+    Is(u64),
+    Unfit,
 }
 
 impl Ask {
     pub fn parse(body: &[u8]) -> Result<Ask, Refusal> {
         let unfit = |message: &str| Refusal::new(StatusCode::BAD_REQUEST, message);
         // Without the parser's words: they could quote the body, and are logged.
-        let Ok(Fields([model, stream, options, background])) = serde_json::from_slice(body) else {
+        let Ok(Fields([model, stream, options, background, max, max_completion, max_output, n])) =
+            serde_json::from_slice(body)
+        else {
             return Err(unfit(
                 "the body must be a JSON object, not compressed, with a `model`, and each field once",
             ));
@@ -45,11 +65,15 @@ impl Ask {
             stream: stream.is_some_and(is_true),
             include_usage: options.is_some_and(includes_usage),
             background: background.is_some_and(is_true),
+            max_tokens: Number::read(max, body),
+            max_completion_tokens: Number::read(max_completion, body),
+            max_output_tokens: Number::read(max_output, body),
+            answers: Number::read(n, body),
         })
     }
 
-    /// Whether the account may ask for it now. `chat`: by chat completions.
-    pub fn permit(&self, models: &ModelAccess, meter: &Meter, chat: bool) -> Result<(), Refusal> {
+    /// Whether the account may use the model.
+    pub fn check_model(&self, models: &ModelAccess) -> Result<(), Refusal> {
         let model = &self.model;
         let forbidden = |setting: &str| {
             let message = format!(
@@ -64,26 +88,28 @@ impl Ask {
         if models.allowed.as_deref().is_some_and(|allowed| !among(allowed)) {
             return forbidden("models");
         }
-        match models.tokens_left {
-            Some(left) => self.permit_of(left, meter, chat),
-            None => Ok(()),
-        }
+        Ok(())
     }
 
-    fn permit_of(&self, left: u64, meter: &Meter, chat: bool) -> Result<(), Refusal> {
-        let used = meter.so_far().usage;
-        let used = used.input_tokens.saturating_add(used.output_tokens).saturating_add(used.cache_tokens);
-        if used >= left {
-            let message = "the account has used its tokens of today (setting `tokens_per_day`); \
-                           they begin anew at midnight UTC";
-            return Err(Refusal::new(StatusCode::TOO_MANY_REQUESTS, message));
-        }
+    /// Refuses what would not be counted, for accounts whose tokens are limited. `chat`: by chat completions.
+    pub fn check_counted(&self, chat: bool) -> Result<(), Refusal> {
         if self.background || (chat && self.stream && !self.include_usage) {
-            let message = "this account's tokens are counted (setting `tokens_per_day`): a stream needs \
-                           stream_options.include_usage, and background must be false";
+            let message = "this account's tokens are limited (settings `tokens_per_day`, `tokens_per_month`): a stream \
+                           needs stream_options.include_usage, and background must be false";
             return Err(Refusal::new(StatusCode::BAD_REQUEST, message));
         }
         Ok(())
+    }
+}
+
+impl Number {
+    /// `raw` is a part of `body`.
+    fn read(raw: Option<&RawValue>, body: &[u8]) -> Number {
+        let Some(raw) = raw.map(RawValue::get) else { return Number::None };
+        match raw {
+            "null" => Number::Null { at: (raw.as_ptr() as usize).saturating_sub(body.as_ptr() as usize) },
+            _ => raw.parse().map_or(Number::Unfit, Number::Is),
+        }
     }
 }
 
@@ -116,9 +142,18 @@ fn matches(pattern: &str, text: &str) -> bool {
 }
 
 /// The values of [`WANTED`].
-struct Fields<'a>([Option<&'a RawValue>; 4]);
+struct Fields<'a>([Option<&'a RawValue>; WANTED.len()]);
 
-const WANTED: [&str; 4] = ["model", "stream", "stream_options", "background"];
+const WANTED: [&str; 8] = [
+    "model",
+    "stream",
+    "stream_options",
+    "background",
+    "max_tokens",
+    "max_completion_tokens",
+    "max_output_tokens",
+    "n",
+];
 
 struct FieldsVisitor;
 
@@ -136,7 +171,7 @@ impl<'de> Visitor<'de> for FieldsVisitor {
     }
 
     fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Fields<'de>, A::Error> {
-        let mut values: [Option<&'de RawValue>; 4] = [None; 4];
+        let mut values: [Option<&'de RawValue>; WANTED.len()] = [None; WANTED.len()];
         while let Some(key) = map.next_key::<String>()? {
             let named = WANTED.iter().zip(&mut values).find(|(name, _)| name.eq_ignore_ascii_case(&key));
             match named {
@@ -168,8 +203,6 @@ fn includes_usage(options: &RawValue) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use seawall_api::conversation::Usage;
-    use seawall_core::agents::ModelApi;
 
     #[test]
     fn patterns() {
@@ -237,32 +270,11 @@ mod tests {
 
     #[test]
     fn what_would_not_be_counted_is_refused_where_tokens_are_limited() {
-        let mut models =
-            ModelAccess { api: ModelApi::OpenAi, allowed: None, denied: Vec::new(), tokens_left: None };
-        let meter = Meter::default();
-        let mut permitted = |left, body: &str, chat| {
-            models.tokens_left = left;
-            Ask::parse(body.as_bytes()).unwrap().permit(&models, &meter, chat).is_ok()
-        };
+        let counted = |body: &str, chat| Ask::parse(body.as_bytes()).unwrap().check_counted(chat).is_ok();
         let silent = r#"{"model":"m","stream":true}"#;
         let told = r#"{"model":"m","stream":true,"stream_options":{"include_usage":true}}"#;
         let later = r#"{"model":"m","background":true}"#;
-        assert!(permitted(None, silent, true) && permitted(None, later, false));
-        assert!(!permitted(Some(9), silent, true) && !permitted(Some(9), later, false));
-        assert!(permitted(Some(9), told, true) && permitted(Some(9), silent, false));
-    }
-
-    #[test]
-    fn every_token_counts_towards_the_limit() {
-        let mut models =
-            ModelAccess { api: ModelApi::Anthropic, allowed: None, denied: Vec::new(), tokens_left: Some(6) };
-        let ask = Ask::parse(br#"{"model":"m"}"#).unwrap();
-        let meter = Meter::default();
-        meter.add(&Usage { input_tokens: 1, output_tokens: 2, cache_tokens: 3 });
-        assert_eq!(ask.permit(&models, &meter, false).unwrap_err().status, StatusCode::TOO_MANY_REQUESTS);
-        models.tokens_left = Some(7);
-        assert!(ask.permit(&models, &meter, false).is_ok());
-        models.tokens_left = Some(0);
-        assert!(ask.permit(&models, &Meter::default(), false).is_err());
+        assert!(!counted(silent, true) && !counted(later, false));
+        assert!(counted(told, true) && counted(silent, false));
     }
 }

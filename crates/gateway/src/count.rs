@@ -1,6 +1,6 @@
 //! Counts the tokens that an answer tells of, as it passes.
 
-use crate::scan::Scanner;
+use crate::scan::{Scanned, Scanner};
 use seawall_api::conversation::Usage;
 use seawall_core::agents::ModelApi;
 use serde_json::Value;
@@ -13,6 +13,7 @@ pub struct Counter {
     lines: Option<Lines>,
     scanner: Scanner,
     told: Told,
+    is_whole: bool,
 }
 
 /// As the API counts. Its counts only grow, so of several the largest is the last.
@@ -34,7 +35,7 @@ impl Counter {
             ModelApi::OpenAi => "response",
         };
         let lines = stream.then(Lines::default);
-        Counter { api, lines, scanner: Scanner::new(outer), told: Told::default() }
+        Counter { api, lines, scanner: Scanner::new(outer), told: Told::default(), is_whole: false }
     }
 
     pub fn feed(&mut self, bytes: &[u8]) {
@@ -48,12 +49,19 @@ impl Counter {
     }
 
     fn scan(&mut self, byte: u8) {
-        let Some(json) = self.scanner.push(byte) else {
+        let Some(Scanned { value, outermost }) = self.scanner.push(byte) else {
             return;
         };
-        if let Ok(usage) = serde_json::from_slice::<Value>(&json) {
+        if let Ok(usage @ Value::Object(_)) = serde_json::from_slice(&value) {
             self.told.add(self.api, &usage);
+            // A stream of Anthropic tells in its first event what the input was, within the message.
+            self.is_whole |= self.api == ModelApi::OpenAi || outermost;
         }
+    }
+
+    /// Whether the answer has told all that it used.
+    pub fn is_whole(&self) -> bool {
+        self.is_whole
     }
 
     /// So far: input is what was not cached, cache is reads and writes, output includes reasoning.
@@ -246,7 +254,10 @@ mod tests {
     fn m3_what_was_seen_counts_where_a_stream_breaks_off() {
         let mut last = usage(0, 0, 0);
         for at in 0..=MESSAGES.len() {
-            let now = count(ModelApi::Anthropic, SSE, &[&MESSAGES.as_bytes()[..at]]);
+            let mut counter = Counter::new(ModelApi::Anthropic, SSE);
+            counter.feed(&MESSAGES.as_bytes()[..at]);
+            let now = counter.usage();
+            assert_eq!(counter.is_whole(), now.output_tokens > 1, "at {at}");
             assert!(now.input_tokens >= last.input_tokens && now.output_tokens >= last.output_tokens);
             assert!([0, 1, 40, 57].contains(&now.output_tokens), "{now:?} at {at}");
             last = now;

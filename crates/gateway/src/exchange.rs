@@ -10,13 +10,16 @@ use futures::stream;
 use http_body_util::{BodyExt, StreamBody};
 use hyper::{HeaderMap, Response, body::Frame};
 use seawall_api::conversation::Usage;
-use seawall_core::ports::gateway::Access;
+use seawall_core::{
+    ports::{gateway::Access, store::all_tokens},
+    tokens::Reservation,
+};
 use std::sync::Arc;
 use tokio::time::{Instant, timeout};
 use tracing::field::display;
 
 /// Lives until the answer has passed, or the box hung up. Then it is logged, and what it used is added to the
-/// meter: once, whichever way it ends.
+/// meter and charged: once, whichever way it ends.
 #[derive(Debug)]
 pub struct Exchange {
     pub access: Arc<Access>,
@@ -30,6 +33,36 @@ pub struct Exchange {
     /// Why the answer is not whole.
     broken: Option<&'static str>,
     counter: Option<Counter>,
+    pledge: Option<Pledge>,
+}
+
+/// Tokens that are reserved for the request.
+#[derive(Debug)]
+struct Pledge {
+    reservation: Reservation,
+    /// The most that its answers may have.
+    output: u64,
+    /// Whether the API may have worked on it.
+    sent: bool,
+}
+
+impl Pledge {
+    /// What the request costs. An answer that tells all that it used costs that. One that broke off costs all that it
+    /// could have used, because what the API did after that is not known; of an account without limits, what was seen.
+    fn cost(&self, counter: Option<&Counter>) -> u64 {
+        if !self.sent {
+            return 0;
+        }
+        let told = counter.map(Counter::usage).unwrap_or_default();
+        let (is_whole, is_limited) = (counter.is_some_and(Counter::is_whole), self.reservation.tokens() > 0);
+        if is_whole || !is_limited {
+            return all_tokens(&told);
+        }
+        match told.input_tokens.saturating_add(told.cache_tokens) {
+            0 => self.reservation.tokens(),
+            input => input.saturating_add(self.output.max(told.output_tokens)),
+        }
+    }
 }
 
 impl Exchange {
@@ -43,6 +76,19 @@ impl Exchange {
             refusal: None,
             broken: None,
             counter: None,
+            pledge: None,
+        }
+    }
+
+    /// Tokens are reserved, of which all answers together may use `output`.
+    pub fn pledge(&mut self, reservation: Reservation, output: u64) {
+        self.pledge = Some(Pledge { reservation, output, sent: false });
+    }
+
+    /// Whether the API may work on the request, from now on.
+    pub fn sent(&mut self, sent: bool) {
+        if let Some(pledge) = &mut self.pledge {
+            pledge.sent = sent;
         }
     }
 
@@ -125,6 +171,10 @@ impl Drop for Exchange {
         let usage = self.counter.as_ref().map(Counter::usage).unwrap_or_default();
         if usage != Usage::default() {
             self.access.meter.add(&usage);
+        }
+        if let Some(mut pledge) = self.pledge.take() {
+            let cost = pledge.cost(self.counter.as_ref());
+            pledge.reservation.charge(cost);
         }
         self.log(&usage);
     }

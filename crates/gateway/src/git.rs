@@ -98,6 +98,14 @@ async fn forward(
     Ok(response)
 }
 
+/// Where a request would go, where the sandbox may make it.
+#[cfg(feature = "fuzzing")]
+pub fn reached(git: &GitAccess, method: &Method, uri: &hyper::Uri) -> Option<String> {
+    let request = Request::builder().method(method).uri(uri).body(()).ok()?;
+    let (place, service) = find(git, &request.into_parts().0).ok()?;
+    Some(format!("{}{}", place.url, service.suffix()))
+}
+
 /// What a request is for, where the sandbox may do it.
 fn find(git: &GitAccess, parts: &Parts) -> Result<(Place, Service), Refusal> {
     let Some(place) = Place::parse(&git.url) else {

@@ -5,36 +5,32 @@ use hyper::{
     header::{ACCEPT_ENCODING, CONNECTION, CONTENT_TYPE, HeaderName, HeaderValue},
 };
 
-/// Of what a box sends to a model: who it says that it is, what belongs to its connection alone, and what is
-/// made anew.
-const STAYS: [&str; 24] = [
-    "accept-encoding",
-    "api-key",
-    "authorization",
-    "connection",
-    "content-encoding",
-    "content-length",
-    "cookie",
-    "expect",
-    "forwarded",
-    "host",
-    "keep-alive",
-    "openai-organization",
-    "openai-project",
-    "proxy-authenticate",
-    "proxy-authorization",
-    "proxy-connection",
-    "te",
-    "trailer",
-    "transfer-encoding",
-    "upgrade",
-    "via",
-    "x-api-key",
-    "x-http-method-override",
-    "x-real-ip",
+/// Of what a box sends to a model: what the agents and the APIs' own libraries send, and an API reads. No credential,
+/// nothing that is for a proxy between here and the API (`X-Original-URL`, `Forwarded`, …), nothing that names an
+/// organisation or another's request (`Idempotency-Key`), and nothing that is not known.
+const TO_MODELS: [&str; 19] = [
+    "accept",
+    "accept-language",
+    "anthropic-beta",
+    "anthropic-dangerous-direct-browser-access",
+    "anthropic-version",
+    "content-type",
+    "conversation-id",
+    "conversation_id",
+    "openai-beta",
+    "originator",
+    "session-id",
+    "session_id",
+    "thread-id",
+    "thread_id",
+    "user-agent",
+    "version",
+    "x-app",
+    "x-client-request-id",
+    "x-openai-subagent",
 ];
 
-const STAYS_PREFIX: &str = "x-forwarded";
+const TO_MODELS_PREFIXES: [&str; 3] = ["x-claude-code-", "x-codex-", "x-stainless-"];
 
 /// Of what a box sends to a repository. Not how long it says the body is: what comes is what counts.
 const TO_GIT: [&str; 6] =
@@ -70,8 +66,9 @@ const FROM_GIT: [&str; 7] = [
 pub fn to_models(headers: &HeaderMap) -> HeaderMap {
     let connection = named_by_connection(headers);
     let mut passed = chosen(headers, |name| {
-        let stays = STAYS.contains(&name) || name.starts_with(STAYS_PREFIX);
-        !stays && !connection.iter().any(|named| named == name)
+        let known =
+            TO_MODELS.contains(&name) || TO_MODELS_PREFIXES.iter().any(|prefix| name.starts_with(prefix));
+        known && !connection.iter().any(|named| named == name)
     });
     // What is compressed cannot be counted.
     passed.insert(ACCEPT_ENCODING, HeaderValue::from_static("identity"));
@@ -136,14 +133,64 @@ mod tests {
         headers
     }
 
+    /// What proxies and frameworks act upon.
+    const FOR_OTHERS: [&str; 47] = [
+        "accept-encoding",
+        "anthropic-organization-id",
+        "api-key",
+        "authorization",
+        "cf-connecting-ip",
+        "client-ip",
+        "connection",
+        "content-encoding",
+        "content-length",
+        "cookie",
+        "expect",
+        "forwarded",
+        "host",
+        "idempotency-key",
+        "keep-alive",
+        "max-forwards",
+        "openai-organization",
+        "openai-project",
+        "origin",
+        "proxy-authenticate",
+        "proxy-authorization",
+        "proxy-connection",
+        "range",
+        "referer",
+        "te",
+        "trailer",
+        "transfer-encoding",
+        "true-client-ip",
+        "upgrade",
+        "via",
+        "x-api-key",
+        "x-cluster-client-ip",
+        "x-forwarded",
+        "x-forwarded-for",
+        "x-forwarded-host",
+        "x-forwarded-prefix",
+        "x-forwarded-proto",
+        "x-host",
+        "x-http-method",
+        "x-http-method-override",
+        "x-method-override",
+        "x-original-host",
+        "x-original-url",
+        "x-proxyuser-ip",
+        "x-real-ip",
+        "x-rewrite-url",
+        "x-whatever-comes-next",
+    ];
+
     #[test]
     fn nothing_that_a_box_says_of_itself_goes_out() {
-        let mut sent: Vec<_> = STAYS.iter().map(|name| (*name, "x")).collect();
+        let mut sent: Vec<_> = FOR_OTHERS.iter().map(|name| (*name, "x")).collect();
         sent.extend([
-            ("x-forwarded-for", "10.0.0.1"),
-            ("x-forwarded", "y"),
-            ("connection", "x-hop, close"),
-            ("x-hop", "1"),
+            ("connection", "x-codex-hop, close, Session_ID"),
+            ("x-codex-hop", "1"),
+            ("session_id", "1"),
             ("anthropic-version", "2023-06-01"),
             ("anthropic-beta", "a"),
             ("anthropic-beta", "b"),
@@ -156,6 +203,23 @@ mod tests {
         );
         assert_eq!(passed[ACCEPT_ENCODING], "identity");
         assert_eq!(passed.get_all("anthropic-beta").iter().count(), 2);
+        // To repositories not either.
+        assert_eq!(names(&to_git(&headers(&sent))), ["accept-encoding", "content-encoding", "content-type"]);
+    }
+
+    #[test]
+    fn what_agents_send_goes_out() {
+        let sent: Vec<_> = TO_MODELS
+            .into_iter()
+            .chain([
+                "x-stainless-lang",
+                "x-stainless-retry-count",
+                "x-claude-code-session-id",
+                "x-codex-turn-state",
+            ])
+            .map(|name| (name, "x"))
+            .collect();
+        assert_eq!(to_models(&headers(&sent)).len(), sent.len() + 1);
     }
 
     #[test]

@@ -10,6 +10,8 @@
 //!   by byte. No credential, no `Host` and no hop-by-hop header of a box goes out.
 //! - **What is used is counted.** Answers pass unchanged and at once, while their `usage` is read; it is
 //!   added to the meter once, when the answer ends, breaks off, or the box hangs up.
+//! - **What is limited is reserved first.** A request of an account with a token limit goes out only once its
+//!   estimate (`estimate`) is reserved; an answer that does not tell what it used costs the estimate.
 //! - **Memory is bounded.** Requests to models are read whole, up to 32 MiB each and 128 MiB for each
 //!   sandbox; all else streams. Reading `usage` takes the same few kilobytes however long an answer is.
 //! - **Nobody else's server is waited for without an end**, and no input makes anything panic.
@@ -19,7 +21,10 @@
 mod answer;
 mod ask;
 mod count;
+mod estimate;
 mod exchange;
+#[cfg(feature = "fuzzing")]
+pub mod fuzzing;
 mod gateway;
 mod git;
 mod headers;

@@ -4,6 +4,7 @@ use crate::{
     answer::{Answer, Refusal, Shape},
     ask::Ask,
     count::Counter,
+    estimate::{Estimate, Limit},
     exchange::Exchange,
     gateway::{Inner, beneath},
     headers,
@@ -22,6 +23,7 @@ use hyper::{
 use seawall_core::{
     agents::ModelApi,
     ports::gateway::{Access, ModelAccess},
+    tokens::TokenRefusal,
 };
 use std::sync::Arc;
 use tokio::time::timeout;
@@ -77,26 +79,56 @@ async fn forward(
     let mut room = None;
     if route.asks() {
         room = gateway.rooms.take(access.sandbox, body.size_hint().exact()).await;
-        request = request.body(permitted(exchange, models, route, body).await?);
+        let body = permitted(exchange, models, route, body, target.most_output()).await?;
+        request = request.body(body);
     }
     access.meter.request();
-    let response = upstream::send(request, name(api), &Activity::begin()).await?;
+    exchange.sent(true);
+    let sent = upstream::send(request, name(api), &Activity::begin()).await;
     drop(room);
-    readable(api, response)
+    // What the API refuses costs nothing.
+    exchange.sent(match &sent {
+        Ok(response) => response.status().is_success(),
+        Err(unanswered) => unanswered.may_be_done,
+    });
+    readable(api, sent?)
 }
 
-/// The body of a request that the account may make.
+/// The body of a request that the account may make, with tokens reserved for it.
 async fn permitted(
     exchange: &mut Exchange,
     models: &ModelAccess,
     route: Route,
     body: Incoming,
+    most_output: u64,
 ) -> Result<Bytes, Refusal> {
     let body = whole(body).await?;
     let ask = Ask::parse(&body)?;
-    let permitted = ask.permit(models, &exchange.access.meter, route == Route::Chat);
-    exchange.model = Some(ask.model);
-    permitted.map(|()| body)
+    exchange.model = Some(ask.model.clone());
+    ask.check_model(models)?;
+    let Some(limit) = route.limit() else { return Ok(body) };
+    if models.tokens.limits().is_unlimited() {
+        exchange.pledge(models.tokens.reserve(0, 0).await.map_err(not_reserved)?, 0);
+        return Ok(body);
+    }
+    ask.check_counted(route == Route::Chat)?;
+    let estimate = Estimate::new(&body, &ask, limit)?;
+    let (least, most) = estimate.wanted(most_output);
+    let reservation = models.tokens.reserve(least, most).await.map_err(not_reserved)?;
+    let output = estimate.output(reservation.tokens(), most_output);
+    exchange.pledge(reservation, output);
+    Ok(estimate.bounded_body(body, &ask, output))
+}
+
+fn not_reserved(refusal: TokenRefusal) -> Refusal {
+    match refusal {
+        TokenRefusal::Limit(reached) => Refusal::limit(reached),
+        TokenRefusal::Unavailable(error) => {
+            tracing::warn!(error = %error.chain(), "no tokens can be reserved");
+            let message = "the server cannot reserve tokens for this request now; the server's log says why";
+            Refusal::passing(StatusCode::SERVICE_UNAVAILABLE, message)
+        }
+    }
 }
 
 async fn whole(mut body: Incoming) -> Result<Bytes, Refusal> {
@@ -152,6 +184,13 @@ fn path(api: ModelApi, parts: &Parts) -> &str {
     beneath(parts.uri.path(), prefix).unwrap_or("/")
 }
 
+/// Whether a request would go to an API.
+#[cfg(feature = "fuzzing")]
+pub fn reached(api: ModelApi, method: &Method, uri: &hyper::Uri) -> bool {
+    let request = Request::builder().method(method).uri(uri).body(());
+    request.is_ok_and(|request| Route::find(api, &request.into_parts().0).is_some())
+}
+
 impl Route {
     fn find(api: ModelApi, parts: &Parts) -> Option<Route> {
         let (get, post) = (parts.method == Method::GET, parts.method == Method::POST);
@@ -166,6 +205,16 @@ impl Route {
                 is_name(model).then_some(Route::Models(api))
             }
             _ => None,
+        }
+    }
+
+    /// Where the bound of an answer is. `None` where an answer costs no tokens.
+    fn limit(self) -> Option<Limit> {
+        match self {
+            Route::Messages => Some(Limit::Messages),
+            Route::Responses => Some(Limit::Responses),
+            Route::Chat => Some(Limit::Chat),
+            Route::CountTokens | Route::Models(_) => None,
         }
     }
 

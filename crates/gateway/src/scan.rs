@@ -20,6 +20,14 @@ pub struct Scanner {
     found: Option<Found>,
 }
 
+/// A `usage` that was read.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Scanned {
+    pub value: Vec<u8>,
+    /// Whether the outermost object has it.
+    pub outermost: bool,
+}
+
 /// The value that is being read.
 #[derive(Debug)]
 struct Found {
@@ -47,7 +55,7 @@ impl Scanner {
     }
 
     /// Takes one more byte. A value that is complete is given back.
-    pub fn push(&mut self, byte: u8) -> Option<Vec<u8>> {
+    pub fn push(&mut self, byte: u8) -> Option<Scanned> {
         if self.in_text {
             self.keep(byte);
             self.read_text(byte);
@@ -98,13 +106,14 @@ impl Scanner {
     }
 
     /// A value ends, and with a bracket what has it.
-    fn end(&mut self, byte: u8) -> Option<Vec<u8>> {
+    fn end(&mut self, byte: u8) -> Option<Scanned> {
         let complete = self.found.take_if(|found| found.depth == self.depth);
         self.keep(byte);
         if byte != b',' {
             self.depth = self.depth.saturating_sub(1);
         }
-        complete.map(|found| found.value).filter(|value| value.len() <= LONGEST)
+        let complete = complete.filter(|found| found.value.len() <= LONGEST)?;
+        Some(Scanned { value: complete.value, outermost: complete.depth == 1 })
     }
 
     fn keep(&mut self, byte: u8) {
@@ -124,7 +133,7 @@ mod tests {
         let mut scanner = Scanner::new("response");
         let values = json.bytes().filter_map(|byte| scanner.push(byte));
         let values: Vec<_> =
-            values.map(|value| String::from_utf8(value).unwrap().trim().to_owned()).collect();
+            values.map(|found| String::from_utf8(found.value).unwrap().trim().to_owned()).collect();
         values.join("|")
     }
 
@@ -161,6 +170,7 @@ mod tests {
         }
         // And goes on.
         let rest = br#""usage":1}"#;
-        assert_eq!(rest.iter().filter_map(|byte| scanner.push(*byte)).collect::<Vec<_>>(), [b"1"]);
+        let found: Vec<_> = rest.iter().filter_map(|byte| scanner.push(*byte)).collect();
+        assert_eq!(found, [Scanned { value: b"1".to_vec(), outermost: true }]);
     }
 }

@@ -25,12 +25,22 @@ pub struct Upstream {
     pub base_url: String,
     /// Needed at the usual address; elsewhere there may be none.
     pub key: Option<Secret>,
+    /// The most tokens of an answer whose request says nothing of that, for accounts whose tokens are limited.
+    pub max_output_tokens: u64,
+}
+
+impl Upstream {
+    /// What models of today answer at most in one request of an agent, nearly always.
+    pub const MAX_OUTPUT_TOKENS: u64 = 32 << 10;
+
+    pub fn new(base_url: impl Into<String>, key: Option<Secret>) -> Upstream {
+        Upstream { base_url: base_url.into(), key, max_output_tokens: Upstream::MAX_OUTPUT_TOKENS }
+    }
 }
 
 impl Default for GatewaySettings {
     fn default() -> GatewaySettings {
-        let without_key = |base_url: &str| Upstream { base_url: base_url.to_owned(), key: None };
-        GatewaySettings { anthropic: without_key(ANTHROPIC), openai: without_key(OPENAI) }
+        GatewaySettings { anthropic: Upstream::new(ANTHROPIC, None), openai: Upstream::new(OPENAI, None) }
     }
 }
 
@@ -41,6 +51,7 @@ pub struct Target {
     base: String,
     /// Marked as secret: it is not shown, not even by accident.
     key: Option<HeaderValue>,
+    most_output: u64,
 }
 
 /// The name of an API, for people.
@@ -74,7 +85,13 @@ impl Target {
             );
             return Err(Error::invalid(message));
         }
-        Ok(Target { api, base: base.to_owned(), key: key(api, upstream.key.as_ref())? })
+        let (key, most_output) = (key(api, upstream.key.as_ref())?, upstream.max_output_tokens);
+        Ok(Target { api, base: base.to_owned(), key, most_output })
+    }
+
+    /// See [`Upstream::max_output_tokens`].
+    pub fn most_output(&self) -> u64 {
+        self.most_output
     }
 
     /// Where a path of the API is.
@@ -146,7 +163,7 @@ mod tests {
     use super::*;
 
     fn target(api: ModelApi, base_url: &str, key: Option<&str>) -> Result<Target> {
-        Target::new(api, &Upstream { base_url: base_url.to_owned(), key: key.map(Secret::new) })
+        Target::new(api, &Upstream::new(base_url, key.map(Secret::new)))
     }
 
     #[test]

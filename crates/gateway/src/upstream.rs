@@ -67,20 +67,39 @@ impl Activity {
     }
 }
 
+/// A request that got no answer.
+#[derive(Debug)]
+pub struct Unanswered {
+    pub refusal: Refusal,
+    /// Whether the other side may have done what was asked all the same.
+    pub may_be_done: bool,
+}
+
+impl From<Unanswered> for Refusal {
+    fn from(unanswered: Unanswered) -> Refusal {
+        unanswered.refusal
+    }
+}
+
 /// Sends it, and waits for the head of the answer. `who` is asked, for people.
-pub async fn send(request: RequestBuilder, who: &str, activity: &Activity) -> Result<Response, Refusal> {
+pub async fn send(request: RequestBuilder, who: &str, activity: &Activity) -> Result<Response, Unanswered> {
     let sent = tokio::select! {
         sent = request.send() => sent,
         () = activity.silence(FIRST_BYTE) => {
             let message = format!("{who} did not answer within {} minutes", FIRST_BYTE.as_secs() / 60);
-            return Err(Refusal::passing(StatusCode::GATEWAY_TIMEOUT, message));
+            let refusal = Refusal::passing(StatusCode::GATEWAY_TIMEOUT, message);
+            return Err(Unanswered { refusal, may_be_done: true });
         }
     };
-    let response = sent.map_err(|error| unreachable(who, error))?;
+    let response = sent.map_err(|error| {
+        let may_be_done = !error.is_connect();
+        Unanswered { refusal: unreachable(who, error), may_be_done }
+    })?;
     let status = response.status();
     if status.is_redirection() {
         let message = format!("{who} answered with a redirect ({}), which is not followed", status.as_u16());
-        return Err(Refusal::new(StatusCode::BAD_GATEWAY, message));
+        let refusal = Refusal::new(StatusCode::BAD_GATEWAY, message);
+        return Err(Unanswered { refusal, may_be_done: false });
     }
     Ok(response)
 }

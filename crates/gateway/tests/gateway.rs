@@ -7,6 +7,8 @@ mod client;
 #[path = "support/upstream.rs"]
 mod upstream;
 
+#[path = "gateway/budget.rs"]
+mod budget;
 #[path = "gateway/git.rs"]
 mod git;
 #[path = "gateway/limits.rs"]

@@ -183,6 +183,13 @@ impl BoxGroup {
         self.each().iter().any(|folder| folder.exists())
     }
 
+    /// Whether anything lives in them.
+    pub fn has_processes(&self) -> bool {
+        let lives =
+            |folder: &&PathBuf| fs::read(folder.join("cgroup.procs")).is_ok_and(|pids| !pids.is_empty());
+        self.each().iter().any(lives)
+    }
+
     /// Ends whatever lives in them.
     pub fn kill(&self) {
         self.each().into_iter().for_each(|folder| kill_in(folder));

@@ -1,15 +1,15 @@
-//! Removing a tree that somebody hostile may have built: however deep it is, neither the stack nor the descriptors
-//! run out, and no link is followed.
+//! Removing and measuring a tree that somebody hostile may have built: however deep it is, neither the stack nor the
+//! descriptors run out, and no link is followed.
 
 use rustix::{
-    fd::{AsFd, BorrowedFd, OwnedFd},
-    fs::{AtFlags, Dir, Mode, OFlags},
+    fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd},
+    fs::{AtFlags, Dir, FileType, Mode, OFlags},
     io::Errno,
 };
 use std::{
     ffi::{CStr, CString},
     fs, io,
-    os::unix::ffi::OsStrExt,
+    os::unix::{ffi::OsStrExt, fs::MetadataExt},
     path::Path,
 };
 
@@ -97,9 +97,40 @@ fn open(dir: impl AsFd, name: &CStr) -> Result<OwnedFd, Errno> {
     rustix::fs::openat(dir, name, flags, Mode::empty())
 }
 
-/// Only a directory: the name was refused as a file.
+/// Gives the owner of a directory its rights back. By descriptor: the name may be a link by now.
 fn unlock(dir: BorrowedFd<'_>, name: &CStr) -> io::Result<()> {
-    Ok(rustix::fs::chmodat(dir, name, Mode::RWXU, AtFlags::empty())?)
+    let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let found = rustix::fs::openat(dir, name, flags, Mode::empty())?;
+    Ok(rustix::fs::chmod(format!("/proc/self/fd/{}", found.as_raw_fd()), Mode::RWXU)?)
+}
+
+/// What a tree takes on disk, in bytes. Somebody hostile may change it meanwhile: no link is followed, and what lies deeper
+/// than [`COUNTED`] directories is not counted, and nor is what cannot be looked at.
+pub fn taken(path: &Path) -> u64 {
+    let own = fs::symlink_metadata(path).map_or(0, |found| found.blocks() * BLOCK);
+    let top = c_string(path).ok().and_then(|path| open(rustix::fs::CWD, &path).ok());
+    own + top.map_or(0, |top| taken_in(top.as_fd(), COUNTED))
+}
+
+const COUNTED: usize = 64;
+/// The kernel's unit of `st_blocks`.
+const BLOCK: u64 = 512;
+
+fn taken_in(dir: BorrowedFd<'_>, depth: usize) -> u64 {
+    let Ok(entries) = Dir::read_from(dir) else { return 0 };
+    let mut sum = 0;
+    for entry in entries.flatten().filter(|entry| ![c".", c".."].contains(&entry.file_name())) {
+        let name = entry.file_name();
+        let Ok(found) = rustix::fs::statat(dir, name, AtFlags::SYMLINK_NOFOLLOW) else { continue };
+        sum += found.st_blocks.cast_unsigned() * BLOCK;
+        if depth > 0
+            && FileType::from_raw_mode(found.st_mode) == FileType::Directory
+            && let Ok(inner) = open(dir, name)
+        {
+            sum += taken_in(inner.as_fd(), depth - 1);
+        }
+    }
+    sum
 }
 
 /// A part of them: the rest is looked at again.
@@ -147,6 +178,27 @@ mod tests {
         }
         remove(&tree).unwrap();
         assert!(!tree.exists() && outside.join("kept").exists());
+        remove(&tree).unwrap();
+    }
+
+    #[test]
+    fn a_tree_is_measured_without_its_links_and_its_depths() {
+        let dir = tempfile::tempdir().unwrap();
+        let (tree, outside) = (dir.path().join("tree"), dir.path().join("outside"));
+        fs::create_dir_all(tree.join("a")).unwrap();
+        fs::create_dir(&outside).unwrap();
+        fs::write(outside.join("large"), vec![1; 1 << 20]).unwrap();
+        fs::write(tree.join("a/file"), vec![1; 64 << 10]).unwrap();
+        std::os::unix::fs::symlink(&outside, tree.join("link")).unwrap();
+        assert!((64 << 10..256 << 10).contains(&taken(&tree)), "{}", taken(&tree));
+        assert_eq!(taken(&dir.path().join("missing")), 0);
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let mut at = rustix::fs::open(&tree, flags, Mode::empty()).unwrap();
+        for _ in 0..200 {
+            rustix::fs::mkdirat(&at, "d", Mode::RWXU).unwrap();
+            at = rustix::fs::openat(&at, "d", flags, Mode::empty()).unwrap();
+        }
+        assert!(taken(&tree) < 2 << 20);
         remove(&tree).unwrap();
     }
 

@@ -20,6 +20,10 @@ pub async fn dial(truth: &dyn Truth, id: SandboxId) -> Result<Box<dyn Duplex>> {
                 (BoxState::Running, _) => {
                     (ErrorKind::Unavailable, format!("the guest of {id} does not answer"))
                 }
+                (BoxState::Damaged, _) => (
+                    ErrorKind::Unavailable,
+                    format!("sandbox {id} is damaged, and does not answer; remove it"),
+                ),
                 (_, Some(EndReason::Failed(why))) if why == "oom" => {
                     let message =
                         format!("sandbox {id} does not run: it reached its limit `memory_mb` (failed: oom)");

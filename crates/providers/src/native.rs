@@ -10,9 +10,12 @@ mod folder;
 mod groups;
 mod launch;
 mod limits;
+mod mounts;
+mod place;
 mod provider;
 mod resources;
 mod spares;
 
-pub use limits::{Defaults, Mounts, table as limits_table};
+pub use limits::{Defaults, table as limits_table};
+pub use mounts::{MountRoot, Mounts};
 pub use provider::{NativeProvider, NativeSettings};

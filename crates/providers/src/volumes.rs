@@ -4,11 +4,10 @@
 use crate::boxes::{Boxes, io_error};
 use seawall_api::SandboxId;
 use seawall_core::{Error, Result, ports::VolumeInfo};
-use seawall_jail::tree::remove as remove_tree;
+use seawall_jail::tree::{remove as remove_tree, taken};
 use std::{
     collections::BTreeSet,
     fs::{self, File},
-    os::unix::fs::MetadataExt,
     path::Path,
 };
 
@@ -22,16 +21,14 @@ pub fn list(volumes: &Path, boxes: &Boxes) -> Result<Vec<VolumeInfo>> {
     names.sort();
     // Mostly there are none.
     let shared = match names.iter().any(|name| is_shared(name)) {
-        true => shared(boxes).inspect_err(|error| {
-            tracing::warn!(error = %error.chain(), "which boxes use which volume is not known");
-        }),
-        false => Ok(BTreeSet::new()),
+        true => shared(boxes)?,
+        false => Shared::default(),
     };
     let info = |name: String| {
         let place = volumes.join(&name);
         let in_use = match name.parse::<SandboxId>() {
             Ok(id) => boxes.of(id).exists(),
-            Err(_) => shared.as_ref().map_or(true, |shared| shared.contains(&name)),
+            Err(_) => shared.names.contains(&name) || shared.unknown.is_some(),
         };
         VolumeInfo { place: place.display().to_string(), in_use, bytes: taken(&place), name }
     };
@@ -47,12 +44,15 @@ pub fn remove(volumes: &Path, boxes: &Boxes, name: &str) -> Result<()> {
     let lock = if is_shared(name) { Some(lock(volumes)?) } else { None };
     let in_use = match name.parse::<SandboxId>() {
         Ok(id) => boxes.of(id).exists(),
-        Err(_) => shared(boxes)
-            .map_err(|error| {
-                Error::conflict(format!("whether a sandbox uses the volume {name} is not known"))
-                    .with_source(error)
-            })?
-            .contains(name),
+        Err(_) => {
+            let shared = shared(boxes)?;
+            if let Some(id) = shared.unknown {
+                return Err(Error::conflict(format!(
+                    "whether sandbox {id} uses the volume {name} is not known: it is damaged, and runs; remove it first"
+                )));
+            }
+            shared.names.contains(name)
+        }
     };
     if in_use {
         let message = format!("a sandbox uses the volume {name}; remove it with `seawall rm --volumes`");
@@ -87,21 +87,23 @@ fn is_name(name: &str) -> bool {
     name.parse::<SandboxId>().is_ok() || is_shared(name)
 }
 
-/// The names that boxes have. One whose intent cannot be read may have any: nothing is known then.
-fn shared(boxes: &Boxes) -> Result<BTreeSet<String>> {
-    let mut names = BTreeSet::new();
-    for id in boxes.ids()? {
-        names.extend(boxes.intent(id)?.and_then(|intent| intent.spec.volume));
-    }
-    Ok(names)
+/// The shared volumes that boxes have.
+#[derive(Debug, Default)]
+struct Shared {
+    names: BTreeSet<String>,
+    /// A box that runs and is damaged: it may have any of them.
+    unknown: Option<SandboxId>,
 }
 
-/// What a tree takes on disk. What cannot be looked at counts nothing.
-fn taken(path: &Path) -> u64 {
-    let Ok(found) = fs::symlink_metadata(path) else { return 0 };
-    let inside: u64 = match found.is_dir() {
-        true => fs::read_dir(path).into_iter().flatten().flatten().map(|entry| taken(&entry.path())).sum(),
-        false => 0,
-    };
-    found.blocks() * 512 + inside
+/// A damaged box in which nothing lives keeps no volume from being removed: which one it had its sandbox's record tells.
+fn shared(boxes: &Boxes) -> Result<Shared> {
+    let mut shared = Shared::default();
+    for id in boxes.ids()? {
+        match boxes.intent(id) {
+            Ok(intent) => shared.names.extend(intent.and_then(|intent| intent.spec.volume)),
+            Err(_) if boxes.lives(id) => shared.unknown = Some(id),
+            Err(_) => {}
+        }
+    }
+    Ok(shared)
 }

@@ -37,17 +37,29 @@ pub trait Truth: Send + Sync + 'static {
 
 type Present = BTreeMap<SandboxId, BoxInfo>;
 
-/// Every box as it is. One that vanishes meanwhile is left out; a damaged one is told of and left out.
+/// Every box as it is. One that vanishes meanwhile is left out.
 pub fn present(truth: &dyn Truth) -> Result<Present> {
     let mut boxes = Present::new();
+    visit(truth, |info| drop(boxes.insert(info.id, info)))?;
+    Ok(boxes)
+}
+
+/// The ids of [`present`], with one box in memory at a time.
+pub fn ids(truth: &dyn Truth) -> Result<Vec<SandboxId>> {
+    let mut ids = Vec::new();
+    visit(truth, |info| ids.push(info.id))?;
+    Ok(ids)
+}
+
+fn visit(truth: &dyn Truth, mut take: impl FnMut(BoxInfo)) -> Result<()> {
     for id in truth.boxes().ids()? {
         match truth.info(id) {
-            Ok(info) => drop(boxes.insert(id, info)),
+            Ok(info) => take(info),
             Err(error) if error.kind() == ErrorKind::NotFound => {}
-            Err(error) => tracing::error!(sandbox = %id, error = %error.chain(), "a damaged box"),
+            Err(error) => return Err(error),
         }
     }
-    Ok(boxes)
+    Ok(())
 }
 
 pub fn watch(truth: Arc<dyn Truth>) -> Result<BoxEvents> {

@@ -17,6 +17,7 @@ mod conformance {
     pub mod fixture;
     pub mod hostile;
     pub mod hostile_guest;
+    pub mod hostile_sync;
     pub mod kit;
     pub mod lifecycle;
     pub mod suite;
@@ -26,7 +27,7 @@ mod conformance {
     pub mod watch;
 }
 
-use conformance::{fixture, hostile, suite};
+use conformance::{fixture, hostile, hostile_sync, suite};
 use libtest_mimic::Arguments;
 
 fn main() {
@@ -36,6 +37,7 @@ fn main() {
         trials.extend(suite::trials(name, make));
     }
     trials.extend(hostile::trials());
+    trials.extend(hostile_sync::trials());
     let conclusion = libtest_mimic::run(&args, trials);
     if !args.list {
         suite::print_summary();

@@ -2,6 +2,11 @@
 
 #![allow(clippy::unwrap_used)] // Helpers beside the tests are tests too.
 
+#[path = "native/damaged.rs"]
+mod damaged;
+#[path = "native/waiting.rs"]
+mod waiting;
+
 use seawall_api::{
     AccountId, ErrorKind, SandboxId,
     exec::StartProcess,
@@ -9,12 +14,13 @@ use seawall_api::{
     sandbox::{HostMount, SandboxSpec},
 };
 use seawall_core::ports::{Provider, ToBox, Volumes};
-use seawall_providers::native::{NativeProvider, NativeSettings};
+use seawall_providers::native::{MountRoot, Mounts, NativeProvider, NativeSettings};
 use seawall_wire::{Guest, ProcessOutput};
 use std::{
     fs,
     io::Write,
     os::unix::fs::{MetadataExt, PermissionsExt, chown},
+    path::Path,
     sync::Arc,
 };
 use tempfile::TempDir;
@@ -26,13 +32,16 @@ struct World {
     _data: TempDir,
 }
 
+/// A folder that boxes may be given, also to write.
+fn granted(folder: &Path) -> Mounts {
+    let root = MountRoot { path: folder.canonicalize().unwrap(), writable: true };
+    Mounts { granted: vec![root], ..Mounts::default() }
+}
+
 impl World {
     async fn new(mounts: Vec<HostMount>, allowed: &TempDir) -> World {
         let data = tempfile::tempdir().unwrap();
-        let settings = NativeSettings {
-            mounts: vec![allowed.path().canonicalize().unwrap()],
-            ..NativeSettings::default()
-        };
+        let settings = NativeSettings { mounts: granted(allowed.path()), ..NativeSettings::default() };
         let provider = NativeProvider::open(data.path(), settings).unwrap();
         let id = SandboxId::generate();
         provider
@@ -40,30 +49,37 @@ impl World {
             .await
             .unwrap();
         provider.start(id).await.unwrap();
-        let guest =
-            Guest::new(id, Role::Client, Arc::new(ToBox { provider: Arc::new(provider.clone()), id }));
-        World { provider, id, guest, _data: data }
+        World { guest: guest(&provider, id), provider, id, _data: data }
     }
 
     async fn sh(&self, user: Option<&str>, script: &str) -> (Option<i32>, String) {
-        let mut start = StartProcess::new(["sh", "-c", script]);
-        start.user = user.map(str::to_owned);
-        let mut process = self.guest.start(start).await.unwrap();
-        let mut out = Vec::new();
-        loop {
-            match process.next().await.unwrap() {
-                ProcessOutput::Data { bytes, .. } => out.extend_from_slice(&bytes),
-                ProcessOutput::End(status) => {
-                    return (status.code, String::from_utf8_lossy(&out).into_owned());
-                }
-                _ => {}
-            }
-        }
+        run(&self.guest, user, script).await
     }
 
     async fn remove(self) {
         self.provider.remove(self.id, Volumes::Delete).await.unwrap();
     }
+}
+
+/// What a command printed, and how it ended.
+async fn run(guest: &Guest, user: Option<&str>, script: &str) -> (Option<i32>, String) {
+    let mut start = StartProcess::new(["sh", "-c", script]);
+    start.user = user.map(str::to_owned);
+    let mut process = guest.start(start).await.unwrap();
+    let mut out = Vec::new();
+    loop {
+        match process.next().await.unwrap() {
+            ProcessOutput::Data { bytes, .. } => out.extend_from_slice(&bytes),
+            ProcessOutput::End(status) => {
+                return (status.code, String::from_utf8_lossy(&out).into_owned());
+            }
+            _ => {}
+        }
+    }
+}
+
+fn guest(provider: &NativeProvider, id: SandboxId) -> Guest {
+    Guest::new(id, Role::Client, Arc::new(ToBox { provider: Arc::new(provider.clone()), id }))
 }
 
 fn is_root(name: &str) -> bool {
@@ -244,4 +260,32 @@ async fn what_cannot_be_made_leaves_no_volume() {
     let twice = SandboxSpec { mounts: vec![mount.clone(), mount], ..SandboxSpec::default() };
     let refused = provider.create(SandboxId::generate(), &twice, AccountId::LOCAL).await.unwrap_err();
     assert!(refused.to_string().contains("same place"), "{refused}");
+}
+
+/// A box that was made when a folder could be written is not started once an agent's program lies there.
+#[tokio::test]
+async fn what_a_box_was_once_allowed_counts_for_nothing() {
+    let (data, shared) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let path = shared.path().canonicalize().unwrap();
+    fs::create_dir(path.join("agent")).unwrap();
+    let open =
+        |mounts| NativeProvider::open(data.path(), NativeSettings { mounts, ..NativeSettings::default() });
+    let source = path.display().to_string();
+    let mounts = vec![HostMount { source, target: "/shared".into(), writable: true }];
+    let id = SandboxId::generate();
+    let before = open(granted(&path)).unwrap();
+    before.create(id, &SandboxSpec { mounts, ..SandboxSpec::default() }, AccountId::LOCAL).await.unwrap();
+    let read_only =
+        Mounts { granted: vec![MountRoot { path: path.clone(), writable: false }], ..Mounts::default() };
+    for mounts in [
+        Mounts { programs: vec![path.join("agent")], ..granted(&path) },
+        Mounts { programs: vec![path.clone()], ..Mounts::default() },
+        read_only,
+        Mounts::default(),
+    ] {
+        let refused = open(mounts.clone()).unwrap().start(id).await.unwrap_err();
+        assert_eq!(refused.kind(), ErrorKind::Denied, "{mounts:?}: {}", refused.chain());
+    }
+    before.start(id).await.unwrap();
+    before.remove(id, Volumes::Delete).await.unwrap();
 }

@@ -1,6 +1,7 @@
 //! Who changed what: a line of JSON for every mutating call of a known caller, in a file that only grows.
 //!
-//! The file is opened anew for every line, so that it may be moved away at any time. It is the operator's to move.
+//! The file is opened anew for the lines that wait, so that it may be moved away at any time. It is the operator's to move. One
+//! thread writes for all, so that a slow disk holds up no thread that others need; reading has a share for each account.
 
 use crate::{
     error::request_id,
@@ -17,15 +18,17 @@ use axum::{
 };
 use jiff::Timestamp;
 use seawall_api::{AccountId, KeyId};
-use seawall_core::{Error, Result};
+use seawall_core::{Error, Result, shares::Shares};
 use serde::{Deserialize, Serialize};
 use std::{
     fs::{File, OpenOptions, Permissions},
     io::{self, Read, Seek, SeekFrom, Write},
     os::unix::fs::{OpenOptionsExt, PermissionsExt},
     path::{Path, PathBuf},
-    sync::{Arc, Mutex, PoisonError},
+    sync::Arc,
+    thread,
 };
+use tokio::sync::{mpsc, oneshot};
 
 /// The owner's only: paths tell a lot.
 const MODE: u32 = 0o600;
@@ -33,6 +36,11 @@ const MODE: u32 = 0o600;
 const BLOCK: u64 = 64 << 10;
 /// How far back a caller's entries are looked for.
 const MAX_READ: u64 = 16 << 20;
+/// Of a path in an entry. Longer ones are cut: callers choose them.
+const MAX_PATH: usize = 1024;
+/// Lines that may wait for the thread that writes, and those who read at the same time.
+const WAITING: usize = 256;
+const READERS: usize = 4;
 /// The client was gone before there was an answer. As nginx has it.
 const GONE: u16 = 499;
 
@@ -46,7 +54,7 @@ pub struct AuditEntry {
     pub method: String,
     /// E.g. `/sandboxes/{id}`.
     pub route: String,
-    /// Without its query.
+    /// Without its query, and at most 1024 bytes of it.
     pub path: String,
     /// 499: the caller hung up before there was an answer.
     pub status: u16,
@@ -61,8 +69,16 @@ pub struct Audit(Option<Arc<Log>>);
 #[derive(Debug)]
 struct Log {
     path: PathBuf,
-    /// One line after the other.
-    turn: Mutex<()>,
+    /// To the thread that writes.
+    lines: mpsc::Sender<Line>,
+    /// Who may read, which takes a thread and a while.
+    reads: Shares,
+}
+
+/// A line that waits, and who waits for it.
+struct Line {
+    text: Vec<u8>,
+    written: oneshot::Sender<io::Result<()>>,
 }
 
 impl Audit {
@@ -75,7 +91,13 @@ impl Audit {
             let text = format!("the audit file {} cannot be written; name another", path.display());
             Error::invalid(text).with_source(error)
         })?;
-        Ok(Audit(Some(Arc::new(Log { path: path.to_owned(), turn: Mutex::new(()) }))))
+        let (lines, waiting) = mpsc::channel(WAITING);
+        let file = path.to_owned();
+        let writer = thread::Builder::new().name("audit".to_owned()).spawn(move || write_all(&file, waiting));
+        writer
+            .map_err(|error| Error::internal("there is no thread for the audit file").with_source(error))?;
+        let log = Log { path: path.to_owned(), lines, reads: Shares::new(1, READERS) };
+        Ok(Audit(Some(Arc::new(log))))
     }
 
     fn is_on(&self) -> bool {
@@ -84,9 +106,8 @@ impl Audit {
 
     /// Written when it returns. A call is not undone because it cannot be written down, but the log tells of it.
     async fn write(&self, entry: AuditEntry) {
-        let Some(log) = self.0.clone() else { return };
-        let written = tokio::task::spawn_blocking(move || log.write(&entry)).await;
-        if let Err(error) = written.map_err(io::Error::other).flatten() {
+        let Some(log) = &self.0 else { return };
+        if let Err(error) = log.write(&entry).await {
             ::metrics::counter!("audit_failures_total").increment(1);
             tracing::error!(%error, "a call could not be written to the audit file");
         }
@@ -95,6 +116,7 @@ impl Audit {
     /// The last entries of an account, newest first.
     pub async fn last(&self, account: AccountId, limit: usize) -> Result<Vec<AuditEntry>> {
         let Some(log) = self.0.clone() else { return Ok(Vec::new()) };
+        let _share = log.reads.enter(account).await;
         let read = tokio::task::spawn_blocking(move || {
             tail(&mut File::open(&log.path)?, limit, |entry| entry.account == account)
         });
@@ -108,11 +130,33 @@ fn append_to(path: &Path) -> io::Result<File> {
 }
 
 impl Log {
-    fn write(&self, entry: &AuditEntry) -> io::Result<()> {
-        let mut line = serde_json::to_vec(entry)?;
-        line.push(b'\n');
-        let _turn = self.turn.lock().unwrap_or_else(PoisonError::into_inner);
-        append_to(&self.path)?.write_all(&line)
+    async fn write(&self, entry: &AuditEntry) -> io::Result<()> {
+        let mut text = serde_json::to_vec(entry)?;
+        text.push(b'\n');
+        let (written, waiting) = oneshot::channel();
+        let gone = || io::Error::other("the thread of the audit file has ended");
+        self.lines.send(Line { text, written }).await.map_err(|_| gone())?;
+        waiting.await.map_err(|_| gone())?
+    }
+}
+
+/// Writes what waits, all of it at once, until nobody can write any more.
+fn write_all(path: &Path, mut waiting: mpsc::Receiver<Line>) {
+    while let Some(first) = waiting.blocking_recv() {
+        let mut lines = vec![first];
+        while lines.len() < WAITING
+            && let Ok(next) = waiting.try_recv()
+        {
+            lines.push(next);
+        }
+        let text: Vec<u8> = lines.iter().flat_map(|line| line.text.iter().copied()).collect();
+        let done = append_to(path).and_then(|mut file| file.write_all(&text));
+        for line in lines {
+            let done =
+                done.as_ref().map(|()| ()).map_err(|error| io::Error::new(error.kind(), error.to_string()));
+            // Whoever asked may be gone.
+            let _ = line.written.send(done);
+        }
     }
 }
 
@@ -153,6 +197,10 @@ pub async fn record(State(state): State<AppState>, request: Request, next: Next)
     response
 }
 
+fn cut(path: &str) -> String {
+    path[..path.floor_char_boundary(MAX_PATH)].to_owned()
+}
+
 /// A call that is not answered yet. Dropped before, it is written down as that.
 struct Pending {
     audit: Audit,
@@ -173,7 +221,7 @@ impl Pending {
             key: identity.key,
             method: request.method().to_string(),
             route: route(extensions).to_owned(),
-            path: request.uri().path().to_owned(),
+            path: cut(request.uri().path()),
             status: GONE,
             remote: address.map(|address| address.to_string()),
         });

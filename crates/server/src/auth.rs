@@ -40,8 +40,12 @@ impl Outcome {
         }
     }
 
-    /// 401 without a good key, 403 where it lacks the scope.
+    /// 401 without a good key, 403 where it lacks the scope. Handlers ask before they do anything.
     pub fn need(&self, scope: KeyScope) -> ApiResult<Identity> {
+        self.checked(scope).map_err(ApiError::nothing_done)
+    }
+
+    fn checked(&self, scope: KeyScope) -> ApiResult<Identity> {
         match self {
             Outcome::Known(identity) if identity.may(scope) => Ok(identity.clone()),
             Outcome::Known(_) => Err(ApiError::new(
@@ -49,6 +53,8 @@ impl Outcome {
                 "scope_missing",
                 format!("this needs a key with the scope `{scope}`, and yours has not got it"),
             )),
+            // The key is good; its account is not.
+            Outcome::Refused(error) if error.code() == "account_suspended" => Err(ApiError::of(error)),
             Outcome::Refused(error) if error.kind() == ErrorKind::Denied => {
                 Err(ApiError::unauthorized(error.code(), error.to_string()))
             }

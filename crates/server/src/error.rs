@@ -1,8 +1,9 @@
 //! Errors as callers see them: application/problem+json, with a code for programs and the request's id for the log.
 //!
-//! What is our own fault, or that of somebody behind us, is told without its causes: those are in the log.
+//! What is our own fault, or that of somebody behind us, is told without its causes: those are in the log. Paths of this
+//! machine are told to the account `local` alone.
 
-use crate::request_id::REQUEST_ID;
+use crate::{extract::outcome, request_id::REQUEST_ID};
 use axum::{
     extract::Request,
     http::{
@@ -13,8 +14,8 @@ use axum::{
     response::{IntoResponse, Response},
 };
 use futures::FutureExt;
-use seawall_api::{ErrorKind, http::Problem};
-use seawall_core::Error;
+use seawall_api::{AccountId, ErrorKind, account::LimitUse, http::Problem};
+use seawall_core::{Error, budget::MEMORY_BUDGET, host_paths::redact};
 use std::{any::Any, collections::BTreeMap, panic::AssertUnwindSafe};
 use utoipa::{
     IntoResponses,
@@ -47,7 +48,31 @@ struct Inner {
     code: &'static str,
     detail: String,
     retryable: bool,
+    effect: Effect,
     headers: Vec<(HeaderName, HeaderValue)>,
+    limit: Option<LimitUse>,
+}
+
+/// What an error says about its call. It is in the extensions of the answer, for the layer of `Idempotency-Key`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Effect {
+    /// The call changed nothing, for sure: it may be made again.
+    None,
+    /// The answer tells what became of the call.
+    Told,
+    /// The call may have been done, wholly or in part.
+    Unknown,
+}
+
+impl Effect {
+    /// Of an error of which no more is known. A fault of ours comes at any point of a call.
+    fn of(status: StatusCode) -> Effect {
+        match status {
+            StatusCode::TOO_MANY_REQUESTS => Effect::None,
+            status if status.is_server_error() => Effect::Unknown,
+            _ => Effect::Told,
+        }
+    }
 }
 
 impl ApiError {
@@ -56,7 +81,8 @@ impl ApiError {
             status,
             StatusCode::TOO_MANY_REQUESTS | StatusCode::SERVICE_UNAVAILABLE | StatusCode::GATEWAY_TIMEOUT
         );
-        ApiError(Box::new(Inner { status, code, detail: detail.into(), retryable, headers: Vec::new() }))
+        let (detail, effect, headers) = (detail.into(), Effect::of(status), Vec::new());
+        ApiError(Box::new(Inner { status, code, detail, retryable, effect, headers, limit: None }))
     }
 
     pub fn invalid(code: &'static str, detail: impl Into<String>) -> ApiError {
@@ -93,6 +119,12 @@ impl ApiError {
         self.header(RETRY_AFTER, HeaderValue::from(seconds))
     }
 
+    /// States that the call changed nothing. Only for refusals that come before the first change.
+    pub fn nothing_done(mut self) -> ApiError {
+        self.0.effect = Effect::None;
+        self
+    }
+
     #[cfg(test)]
     pub fn status(&self) -> StatusCode {
         self.0.status
@@ -119,8 +151,16 @@ impl ApiError {
         }
         let mut answer = ApiError::new(status, error.code(), detail);
         answer.0.retryable |= error.is_retryable();
+        answer.0.limit = error.limit().cloned();
+        if error.had_no_effect() || matches!(error.code(), "limit_reached" | MEMORY_BUDGET) {
+            answer.0.effect = Effect::None;
+        } else if error.kind() == ErrorKind::Stopped {
+            // The sandbox was stopped, perhaps in the midst of the call.
+            answer.0.effect = Effect::Unknown;
+        }
         match status {
             StatusCode::SERVICE_UNAVAILABLE => answer.retry_after(1),
+            StatusCode::TOO_MANY_REQUESTS if error.is_retryable() => answer.retry_after(1),
             _ => answer,
         }
     }
@@ -136,6 +176,10 @@ fn status_of(error: &Error) -> StatusCode {
     // A sandbox that does not run is a conflict for who wants to change it, and away for who wants to talk to it.
     if matches!(error.code(), "waking" | "not_running") {
         return StatusCode::SERVICE_UNAVAILABLE;
+    }
+    // An account at a limit may ask again once it has ended something.
+    if matches!(error.code(), "limit_reached" | MEMORY_BUDGET) {
+        return StatusCode::TOO_MANY_REQUESTS;
     }
     match error.kind() {
         ErrorKind::NotFound => StatusCode::NOT_FOUND,
@@ -155,7 +199,11 @@ fn status_of(error: &Error) -> StatusCode {
 
 impl IntoResponse for ApiError {
     fn into_response(self) -> Response {
-        let Inner { status, code, detail, retryable, headers } = *self.0;
+        let Inner { status, code, detail, retryable, effect, headers, limit } = *self.0;
+        let detail = match CALLER.try_with(|caller| *caller) {
+            Ok(Some(AccountId::LOCAL)) => detail,
+            _ => redact(&detail).into_owned(),
+        };
         let problem = Problem {
             type_: "about:blank".to_owned(),
             title: status.canonical_reason().unwrap_or("Error").to_owned(),
@@ -164,10 +212,13 @@ impl IntoResponse for ApiError {
             detail,
             request_id: request_id(),
             retryable,
+            limit,
+            nothing_done: effect == Effect::None,
         };
         // Strings and numbers are JSON in any case.
         let body = serde_json::to_vec(&problem).unwrap_or_default();
         let mut response = (status, body).into_response();
+        response.extensions_mut().insert(effect);
         let map = response.headers_mut();
         map.insert(CONTENT_TYPE, HeaderValue::from_static("application/problem+json"));
         map.insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
@@ -178,6 +229,17 @@ impl IntoResponse for ApiError {
     }
 }
 
+tokio::task_local! {
+    /// The account of the request that a task works for.
+    static CALLER: Option<AccountId>;
+}
+
+/// The innermost layer: an error says as much as its caller may know.
+pub async fn know_caller(request: Request, next: Next) -> Response {
+    let caller = outcome(request.extensions()).identity().map(|identity| identity.account);
+    CALLER.scope(caller, next.run(request)).await
+}
+
 /// Of the request that this task works for; empty where it works for none.
 pub fn request_id() -> String {
     REQUEST_ID.try_with(String::clone).unwrap_or_default()
@@ -186,12 +248,13 @@ pub fn request_id() -> String {
 /// What is not there at all.
 pub async fn no_such_route() -> ApiError {
     ApiError::not_found("no_such_route", "there is no such path here; /docs lists what there is")
+        .nothing_done()
 }
 
 /// What is there, for other methods.
 pub async fn no_such_method() -> ApiError {
     let detail = "this path does not take this method; the Allow header says which it takes";
-    ApiError::new(StatusCode::METHOD_NOT_ALLOWED, "method_not_allowed", detail)
+    ApiError::new(StatusCode::METHOD_NOT_ALLOWED, "method_not_allowed", detail).nothing_done()
 }
 
 /// A bug in one handler is that request's 500, and nobody else's.
@@ -251,6 +314,21 @@ mod tests {
             assert_eq!((body.status, body.code.as_str(), body.retryable), (503, code, true));
             assert_eq!(head.headers()["retry-after"], "1");
         }
+    }
+
+    #[tokio::test]
+    async fn paths_of_this_machine_are_told_to_the_operator_alone() {
+        seawall_core::host_paths::hide(std::path::Path::new("/srv/hidden-of-errors"));
+        let error =
+            || ApiError::from(Error::invalid("cannot read").with_source("/srv/hidden-of-errors/box.json"));
+        for (caller, detail) in [
+            (Some(AccountId::LOCAL), "cannot read: /srv/hidden-of-errors/box.json"),
+            (Some(AccountId::generate()), "cannot read: [server path]"),
+            (None, "cannot read: [server path]"),
+        ] {
+            assert_eq!(CALLER.scope(caller, problem(error())).await.1.detail, detail);
+        }
+        assert_eq!(problem(error()).await.1.detail, "cannot read: [server path]");
     }
 
     #[tokio::test]

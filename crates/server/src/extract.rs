@@ -3,10 +3,11 @@
 use crate::{
     auth::Outcome,
     error::{ApiError, ApiResult},
+    in_flight::InFlight,
     state::AppState,
 };
 use axum::{
-    body::Body,
+    body::{Body, HttpBody as _},
     extract::{
         ConnectInfo, FromRequest, FromRequestParts, Request,
         path::ErrorKind as PathError,
@@ -15,12 +16,13 @@ use axum::{
     http::{Extensions, HeaderMap, HeaderValue, StatusCode, header::CONTENT_TYPE, request::Parts},
     response::{IntoResponse, Response},
 };
-use bytes::Bytes;
-use http_body_util::{BodyExt, LengthLimitError, Limited};
-use seawall_api::{account::KeyScope, http::List};
+use bytes::{Bytes, BytesMut};
+use http_body_util::BodyExt as _;
+use seawall_api::account::KeyScope;
 use seawall_core::{
+    budget::{Reservation, json_weight},
     keys::Identity,
-    ports::store::{Cursor, Page, Paged},
+    ports::store::{Cursor, Page},
 };
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use std::{
@@ -48,7 +50,8 @@ impl<T: DeserializeOwned> FromRequest<AppState> for Json<T> {
         if !is_json(&parts.headers) {
             return Err(no_json());
         }
-        parse(&read(body, state.options().body_limit).await?).map(Json)
+        let body = Reserved::read(&parts.extensions, state, body, state.options().body_limit).await?;
+        body.parse().await.map(Json)
     }
 }
 
@@ -57,14 +60,14 @@ impl<T: DeserializeOwned + Default> FromRequest<AppState> for OptionalJson<T> {
 
     async fn from_request(request: Request, state: &AppState) -> ApiResult<OptionalJson<T>> {
         let (parts, body) = request.into_parts();
-        let bytes = read(body, state.options().body_limit).await?;
-        if bytes.is_empty() {
+        let body = Reserved::read(&parts.extensions, state, body, state.options().body_limit).await?;
+        if body.bytes.is_empty() {
             return Ok(OptionalJson(T::default()));
         }
         if !is_json(&parts.headers) {
             return Err(no_json());
         }
-        parse(&bytes).map(OptionalJson)
+        body.parse().await.map(OptionalJson)
     }
 }
 
@@ -82,17 +85,87 @@ impl<T: Serialize> IntoResponse for Json<T> {
     }
 }
 
-/// All of a body, up to a limit.
-pub async fn read(body: Body, limit: usize) -> ApiResult<Bytes> {
-    match Limited::new(body, limit).collect().await {
-        Ok(collected) => Ok(collected.to_bytes()),
-        Err(error) if error.is::<LengthLimitError>() => Err(ApiError::new(
-            StatusCode::PAYLOAD_TOO_LARGE,
-            "body_too_large",
-            format!("the body has more than {limit} bytes, which is the limit here"),
-        )),
-        Err(error) => Err(ApiError::invalid("body_broken", format!("the body broke off: {error}"))),
+/// All of a request's body, with bytes of the memory budget that were reserved before they were read.
+#[derive(Debug)]
+pub struct Reserved {
+    pub bytes: Bytes,
+    room: Reservation,
+    place: InFlight,
+}
+
+impl Reserved {
+    /// Reads a body of up to `limit` bytes. 429 `memory_budget` where the account's bodies in flight take all of its part.
+    pub async fn read(
+        extensions: &Extensions,
+        state: &AppState,
+        body: Body,
+        limit: usize,
+    ) -> ApiResult<Reserved> {
+        let place = extensions.get::<InFlight>().cloned().unwrap_or_default();
+        let account = outcome(extensions).identity().map(|identity| identity.account);
+        // A layer before may have read it already.
+        let mut room = place.take_body().unwrap_or_else(|| state.budget().open(account));
+        let bytes = read_within(body, limit, Some(&mut room)).await?;
+        Ok(Reserved { bytes, room, place })
     }
+
+    /// The body as JSON. What it takes in memory is reserved until the request is answered.
+    async fn parse<T: DeserializeOwned>(mut self) -> ApiResult<T> {
+        let weight = json_weight(&self.bytes);
+        self.room.grow(weight.saturating_sub(self.room.bytes())).await?;
+        let parsed = parse(&self.bytes);
+        self.place.keep_body(self.room);
+        parsed
+    }
+
+    /// The bytes. They stay reserved until the request is answered.
+    pub fn keep(self) -> Bytes {
+        self.place.keep_body(self.room);
+        self.bytes
+    }
+}
+
+/// All of a body of ours, up to a limit.
+pub async fn read(body: Body, limit: usize) -> ApiResult<Bytes> {
+    read_within(body, limit, None).await
+}
+
+async fn read_within(mut body: Body, limit: usize, mut room: Option<&mut Reservation>) -> ApiResult<Bytes> {
+    let announced = body.size_hint().lower();
+    if announced > limit as u64 {
+        return Err(too_large(limit));
+    }
+    if let Some(room) = room.as_deref_mut() {
+        room.grow(announced.saturating_sub(room.bytes())).await?;
+    }
+    let (mut first, mut all) = (None, BytesMut::new());
+    while let Some(frame) = body.frame().await {
+        let broken = |error| ApiError::invalid("body_broken", format!("the body broke off: {error}"));
+        // Trailers say nothing here.
+        let Ok(data) = frame.map_err(broken)?.into_data() else { continue };
+        let length = first.as_ref().map_or(0, Bytes::len) + all.len() + data.len();
+        if length > limit {
+            return Err(too_large(limit));
+        }
+        if let Some(room) = room.as_deref_mut() {
+            room.grow((length as u64).saturating_sub(room.bytes())).await?;
+        }
+        // Mostly there is one part, which need not be copied.
+        match first.take() {
+            None if all.is_empty() => first = Some(data),
+            Some(before) => {
+                all.extend_from_slice(&before);
+                all.extend_from_slice(&data);
+            }
+            None => all.extend_from_slice(&data),
+        }
+    }
+    Ok(first.unwrap_or_else(|| all.freeze()))
+}
+
+fn too_large(limit: usize) -> ApiError {
+    let detail = format!("the body has more than {limit} bytes, which is the limit here");
+    ApiError::new(StatusCode::PAYLOAD_TOO_LARGE, "body_too_large", detail)
 }
 
 /// `application/json`, or something that is a kind of it.
@@ -104,20 +177,20 @@ pub fn is_json(headers: &HeaderMap) -> bool {
 
 fn no_json() -> ApiError {
     let detail = "send JSON, and say so with `Content-Type: application/json`";
-    ApiError::new(StatusCode::UNSUPPORTED_MEDIA_TYPE, "unsupported_media_type", detail)
+    ApiError::new(StatusCode::UNSUPPORTED_MEDIA_TYPE, "unsupported_media_type", detail).nothing_done()
 }
 
 fn parse<T: DeserializeOwned>(bytes: &[u8]) -> ApiResult<T> {
+    let invalid = |detail: &str| ApiError::invalid("invalid_body", detail).nothing_done();
     if bytes.is_empty() {
-        return Err(ApiError::invalid("invalid_body", "the body is empty: this call needs JSON"));
+        return Err(invalid("the body is empty: this call needs JSON"));
     }
     // Serde takes a list for an object whose fields are all optional.
     if bytes.trim_ascii_start().first() != Some(&b'{') {
-        return Err(ApiError::invalid("invalid_body", "the body is not a JSON object"));
+        return Err(invalid("the body is not a JSON object"));
     }
-    serde_json::from_slice(bytes).map_err(|error| {
-        ApiError::invalid("invalid_body", format!("the body is not what was expected: {error}"))
-    })
+    serde_json::from_slice(bytes)
+        .map_err(|error| invalid(&format!("the body is not what was expected: {error}")))
 }
 
 /// What stands behind the question mark.
@@ -131,6 +204,7 @@ impl<T: DeserializeOwned> FromRequestParts<AppState> for Query<T> {
         let query = axum::extract::Query::<T>::try_from_uri(&parts.uri);
         query.map(|axum::extract::Query(value)| Query(value)).map_err(|error: QueryRejection| {
             ApiError::invalid("invalid_query", format!("the query is wrong: {}", error.body_text()))
+                .nothing_done()
         })
     }
 }
@@ -144,7 +218,9 @@ impl<T: DeserializeOwned + Send> FromRequestParts<AppState> for Path<T> {
 
     async fn from_request_parts(parts: &mut Parts, state: &AppState) -> ApiResult<Path<T>> {
         let path = axum::extract::Path::<T>::from_request_parts(parts, state).await;
-        path.map(|axum::extract::Path(value)| Path(value)).map_err(path_refusal)
+        path.map(|axum::extract::Path(value)| Path(value))
+            .map_err(path_refusal)
+            .map_err(ApiError::nothing_done)
     }
 }
 
@@ -261,10 +337,6 @@ pub fn page(limit: Option<u32>, after: Option<&str>) -> ApiResult<Page> {
     let page = Page { limit: limit.unwrap_or(PAGE), after };
     page.check()?;
     Ok(page)
-}
-
-pub fn list<T>(paged: Paged<T>) -> List<T> {
-    List { items: paged.items, next: paged.next.map(|cursor| cursor.to_string()) }
 }
 
 #[cfg(test)]

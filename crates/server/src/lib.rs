@@ -15,16 +15,24 @@
 mod audit;
 mod auth;
 mod cors;
+mod counts;
 mod docs_page;
 mod error;
 mod extract;
+#[cfg(feature = "fuzzing")]
+pub mod fuzzing;
 mod health;
 mod idempotency;
+mod in_flight;
+mod kept;
 mod limits;
 mod listen;
+mod lists;
+mod memory;
 mod metrics;
 mod openapi;
 mod options;
+mod origin;
 mod places;
 mod request_id;
 mod routes;
@@ -32,6 +40,7 @@ mod sse;
 mod state;
 mod telemetry;
 
+pub use counts::InFlightLimits;
 pub use idempotency::cut_off;
 pub use openapi::openapi;
 pub use options::{Options, Tls};
@@ -75,7 +84,9 @@ impl Server {
         let routes: Router = routes
             .fallback(error::no_such_route)
             .method_not_allowed_fallback(error::no_such_method)
+            .layer(from_fn(error::know_caller))
             .layer(DefaultBodyLimit::max(state.options().body_limit))
+            .layer(from_fn(limits::in_name))
             .with_state(state.clone());
         // The last is the outermost.
         let replays = Replays::new(state.clone(), routes.clone());

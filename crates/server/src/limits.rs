@@ -5,29 +5,24 @@
 use crate::{
     error::ApiError,
     extract::{outcome, remote},
+    in_flight::InFlight,
     options::Options,
-    places::Busy,
     request_id::route,
     state::AppState,
 };
 use axum::{
-    body::{Body, HttpBody},
-    extract::{FromRequestParts, Request, State},
-    http::{Method, StatusCode, request::Parts},
+    extract::{Request, State},
+    http::{Method, StatusCode},
     middleware::Next,
     response::{IntoResponse, Response},
 };
-use bytes::Bytes;
-use hyper::body::{Frame, SizeHint};
 use seawall_api::AccountId;
+use seawall_core::shares::as_caller;
 use std::{
     collections::HashMap,
-    convert::Infallible,
     fmt,
     net::{IpAddr, Ipv6Addr},
-    pin::Pin,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
-    task::{Context, Poll},
     time::Duration,
 };
 use tokio::time::Instant;
@@ -217,22 +212,6 @@ impl fmt::Debug for Slot {
     }
 }
 
-/// What a request takes up for as long as it lasts: its account's place, and its connection. Whoever goes on after the
-/// answer, as WebSockets do, keeps one.
-#[derive(Debug, Clone, Default)]
-pub struct InFlight {
-    _slot: Option<Arc<Slot>>,
-    _connection: Option<Arc<Busy>>,
-}
-
-impl<S: Sync> FromRequestParts<S> for InFlight {
-    type Rejection = Infallible;
-
-    async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<InFlight, Infallible> {
-        Ok(parts.extensions.get::<InFlight>().cloned().unwrap_or_default())
-    }
-}
-
 /// The layer of rates and of requests in flight.
 pub async fn limit(State(state): State<AppState>, mut request: Request, next: Next) -> Response {
     if UNLIMITED.contains(&route(request.extensions())) {
@@ -240,14 +219,23 @@ pub async fn limit(State(state): State<AppState>, mut request: Request, next: Ne
     }
     let who = Who::of(&request, state.options().trust_forwarded);
     let slot = match state.limiter().enter(who, Instant::now()) {
-        Ok(slot) => Arc::new(slot),
+        Ok(slot) => slot,
         Err(refusal) => return refusal.into_response(),
     };
-    let connection = request.extensions().get::<Arc<Busy>>().cloned();
-    let place = InFlight { _slot: Some(slot), _connection: connection };
+    let place = match InFlight::new(&state, slot, &request) {
+        Ok(place) => place,
+        Err(error) => return error.into_response(),
+    };
     request.extensions_mut().insert(place.clone());
-    let response = next.run(request).await;
-    hold(response, place)
+    place.answer(next.run(request)).await
+}
+
+/// The layer next to the handlers: what they ask of pools counts against their caller's share.
+pub async fn in_name(request: Request, next: Next) -> Response {
+    match outcome(request.extensions()).identity().map(|identity| identity.account) {
+        Some(account) => as_caller(account, next.run(request)).await,
+        None => next.run(request).await,
+    }
 }
 
 /// The layer of time: until the head of an answer. What streams after it may take as long as it likes.
@@ -284,36 +272,6 @@ fn is_slow(method: &Method, route: &str) -> bool {
 /// What goes to a port of a sandbox is none of ours to read: no CORS, no idempotency.
 pub fn is_proxy(route: &str) -> bool {
     route.contains("/ports/{") && !route.ends_with("/token")
-}
-
-/// Keeps something for as long as the body of an answer lasts.
-pub fn hold<G: Send + Unpin + 'static>(response: Response, guard: G) -> Response {
-    response.map(|inner| Body::new(Held { inner, _guard: guard }))
-}
-
-struct Held<G> {
-    inner: Body,
-    _guard: G,
-}
-
-impl<G: Unpin> HttpBody for Held<G> {
-    type Data = Bytes;
-    type Error = axum::Error;
-
-    fn poll_frame(
-        mut self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, axum::Error>>> {
-        Pin::new(&mut self.inner).poll_frame(cx)
-    }
-
-    fn is_end_stream(&self) -> bool {
-        self.inner.is_end_stream()
-    }
-
-    fn size_hint(&self) -> SizeHint {
-        self.inner.size_hint()
-    }
 }
 
 #[cfg(test)]

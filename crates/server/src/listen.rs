@@ -4,7 +4,7 @@
 //! and where there are too many connections some make room ([`crate::places`]).
 
 use crate::{
-    limits::hold,
+    in_flight::hold,
     options::Tls,
     places::{Busy, Place, Places, Watched},
     state::AppState,
@@ -35,7 +35,7 @@ use tokio_util::{sync::CancellationToken, task::TaskTracker};
 use tower::ServiceExt;
 
 /// Of a connection, and so the longest head of a request.
-const BUFFER: usize = 64 << 10;
+pub const BUFFER: usize = 64 << 10;
 /// After an error of the listener that will not go away by itself.
 const PAUSE: Duration = Duration::from_millis(50);
 /// For what is cut off at the end of the grace.

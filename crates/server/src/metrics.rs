@@ -1,10 +1,10 @@
 //! Numbers for whoever watches the server, as Prometheus reads them.
 
-use crate::{limits::hold, request_id::route, state::AppState};
+use crate::{in_flight::hold, request_id::route, state::AppState};
 use ::metrics::{Unit, counter, describe_counter, describe_gauge, describe_histogram, gauge, histogram};
 use axum::{extract::Request, http::Method, middleware::Next, response::Response};
 use metrics_exporter_prometheus::{PrometheusBuilder, PrometheusHandle};
-use seawall_core::{Error, Result};
+use seawall_core::{Error, Result, ports::store::Page};
 use std::{
     sync::OnceLock,
     time::{Duration, Instant},
@@ -97,8 +97,8 @@ async fn ask_stores(state: &AppState) -> Result<()> {
     let now = services.clock.now();
     let age = oldest.map_or(0, |due| now.as_millisecond().saturating_sub(due.as_millisecond()).max(0));
     gauge!("seawall_outbox_oldest_seconds").set(age as f64 / 1000.0);
-    let running = services.stores.turns.running(MAX_TURNS).await?;
-    gauge!("seawall_turns_running").set(running.len() as f64);
+    let running = services.stores.turns.running(&Page::first(MAX_TURNS)).await?;
+    gauge!("seawall_turns_running").set(running.items.len() as f64);
     Ok(())
 }
 

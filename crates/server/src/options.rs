@@ -1,5 +1,6 @@
 //! All settings of the service. Plain data: who wires it reads them from wherever they are.
 
+use crate::counts::InFlightLimits;
 use std::{path::PathBuf, time::Duration};
 
 #[derive(Debug, Clone, PartialEq)]
@@ -18,6 +19,16 @@ pub struct Options {
     pub concurrency: usize,
     /// Open connections. Where there are more, those that are idle for the longest go.
     pub connections: usize,
+    /// Bytes that bodies in flight may take in memory. None: a quarter of what the process may use, at most 1 GiB.
+    pub memory_budget: Option<u64>,
+    /// The same, of one account. None: a quarter of the whole, at least 32 MiB.
+    pub account_memory_budget: Option<u64>,
+    /// Streams, waiters and previews of an account. None: by how many descriptors the process may have open.
+    pub in_flight: Option<InFlightLimits>,
+    /// The data folder, whose disk `/ready` looks at. None: it looks at none.
+    pub data: Option<PathBuf>,
+    /// Bytes of its disk that must be free.
+    pub disk_reserve: u64,
     /// For the head of a request, for a TLS handshake, and between requests on a connection.
     pub header_timeout: Duration,
     /// How long a peer may take nothing of what is sent to it.
@@ -39,7 +50,7 @@ pub struct Options {
     pub proxy_trusted: bool,
     /// How long an answer is kept for repeats with the same `Idempotency-Key`.
     pub idempotency_keep: Duration,
-    /// After which a call with an `Idempotency-Key` that was heard of no more may be begun again.
+    /// How long a call with an `Idempotency-Key` holds its key without being renewed. When it ends the outcome is unknown.
     pub idempotency_hold: Duration,
 }
 
@@ -61,6 +72,11 @@ impl Default for Options {
             burst: 4000,
             concurrency: 1024,
             connections: 16_384,
+            memory_budget: None,
+            account_memory_budget: None,
+            in_flight: None,
+            data: None,
+            disk_reserve: 256 << 20,
             header_timeout: Duration::from_secs(10),
             stall_timeout: Duration::from_secs(60),
             grace: Duration::from_secs(30),

@@ -135,6 +135,11 @@ impl Busy {
         place.entry.busy.fetch_add(1, Ordering::AcqRel);
         Busy(place)
     }
+
+    /// Ends the connection, with the request that is in flight on it.
+    pub fn hang_up(&self) {
+        self.0.entry.evicted.cancel();
+    }
 }
 
 impl Drop for Busy {

@@ -13,6 +13,10 @@ mod turns;
 mod wire;
 mod workspaces;
 
+pub use proxy::is_https;
+#[cfg(feature = "fuzzing")]
+pub use {files::ranges, proxy::previews};
+
 use crate::state::AppState;
 use utoipa::openapi::OpenApi;
 use utoipa_axum::router::OpenApiRouter;

@@ -15,6 +15,7 @@ use futures::{
     Stream, StreamExt,
     stream::{self, BoxStream},
 };
+use seawall_api::AccountId;
 use seawall_core::{Result, turns::Followed};
 use serde::Serialize;
 use std::{convert::Infallible, time::Duration};
@@ -37,7 +38,8 @@ where
 }
 
 /// A turn's events as an answer. A hang-up drops the reader, and cancels nothing.
-pub fn follow(state: &AppState, followed: Followed) -> Response {
+pub fn follow(state: &AppState, account: AccountId, followed: Followed) -> Response {
+    let followed = followed.within(state.budget().open(Some(account)));
     let events = stream::unfold(followed, |mut followed| async move {
         let told = followed.next().await.transpose()?;
         Some((told, followed))

@@ -1,8 +1,18 @@
 //! What every handler and layer has at hand.
 
-use crate::{audit::Audit, limits::Limiter, options::Options};
+use crate::{
+    audit::Audit,
+    counts::{Counts, InFlightLimits, Kind, Ticket, bound, descriptors},
+    error::ApiResult,
+    health::Readiness,
+    kept::Kept,
+    limits::Limiter,
+    memory,
+    options::Options,
+};
 use metrics_exporter_prometheus::PrometheusHandle;
-use seawall_core::Services;
+use seawall_api::AccountId;
+use seawall_core::{Services, accounts::Limit, budget::Budget};
 use std::{fmt, sync::Arc};
 use tokio_util::sync::CancellationToken;
 
@@ -14,16 +24,42 @@ struct Inner {
     services: Services,
     options: Options,
     limiter: Limiter,
+    budget: Budget,
+    counts: Counts,
+    in_flight: InFlightLimits,
+    readiness: Readiness,
+    kept: Kept,
     metrics: PrometheusHandle,
     audit: Audit,
     shutdown: CancellationToken,
 }
 
 impl AppState {
-    pub fn new(services: Services, options: Options, metrics: PrometheusHandle, audit: Audit) -> AppState {
+    pub fn new(
+        services: Services,
+        mut options: Options,
+        metrics: PrometheusHandle,
+        audit: Audit,
+    ) -> AppState {
+        let memory = memory::budget(options.memory_budget, options.account_memory_budget);
+        bound(&mut options, descriptors(), memory.server);
         let limiter = Limiter::new(&options);
-        let shutdown = CancellationToken::new();
-        AppState(Arc::new(Inner { services, options, limiter, metrics, audit, shutdown }))
+        let budget = Budget::new(memory);
+        services.turns.count_in(&budget);
+        let in_flight = options.in_flight.unwrap_or_else(|| InFlightLimits::for_descriptors(descriptors()));
+        AppState(Arc::new(Inner {
+            services,
+            options,
+            limiter,
+            budget,
+            counts: Counts::default(),
+            in_flight,
+            readiness: Readiness::default(),
+            kept: Kept::default(),
+            metrics,
+            audit,
+            shutdown: CancellationToken::new(),
+        }))
     }
 
     pub fn services(&self) -> &Services {
@@ -36,6 +72,41 @@ impl AppState {
 
     pub fn limiter(&self) -> &Limiter {
         &self.0.limiter
+    }
+
+    /// What bodies in flight may take of the server's memory.
+    pub fn budget(&self) -> &Budget {
+        &self.0.budget
+    }
+
+    /// How many streams, waiters and previews an account may have open. The operator's own has no bound.
+    async fn limits_of(&self, account: AccountId) -> ApiResult<InFlightLimits> {
+        if account == AccountId::LOCAL {
+            return Ok(InFlightLimits::NONE);
+        }
+        let settings = self.services().accounts.settings(account).await?;
+        let of = |limit: Limit, server: u64| settings.limits.get(limit).map_or(server, |own| own.min(server));
+        let server = self.0.in_flight;
+        Ok(InFlightLimits {
+            streams: of(Limit::Streams, server.streams),
+            waiters: of(Limit::Waiters, server.waiters),
+            previews: of(Limit::Previews, server.previews),
+        })
+    }
+
+    /// Counts one more stream, waiter or preview of an account, until the ticket is dropped. 429 at its limit.
+    pub async fn enter(&self, account: AccountId, kind: Kind) -> ApiResult<Ticket> {
+        self.0.counts.enter(account, kind, &self.limits_of(account).await?)
+    }
+
+    /// What is kept for repeats of calls.
+    pub fn kept(&self) -> &Kept {
+        &self.0.kept
+    }
+
+    /// What `/ready` said last.
+    pub fn readiness(&self) -> &Readiness {
+        &self.0.readiness
     }
 
     pub fn metrics(&self) -> &PrometheusHandle {

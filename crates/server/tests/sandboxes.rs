@@ -86,7 +86,7 @@ async fn v1_the_same_id_makes_one() {
     assert_eq!(world.get("/sandboxes").await["items"].as_array().unwrap().len(), 1);
     // The same words of somebody else are not the same wish.
     let theirs = refused(&world, "POST", "/sandboxes", &world.theirs, Some(json!({"id": id}))).await;
-    assert_eq!(theirs, (400, "invalid_id".to_owned()));
+    assert_eq!(theirs, (404, "not_found".to_owned()));
 }
 
 #[tokio::test(start_paused = true)]
@@ -141,6 +141,9 @@ async fn v1_what_is_another_accounts_is_not_there() {
         ("POST", format!("{one}/sync"), None),
         ("GET", format!("{one}/versions"), None),
         ("GET", format!("{one}/versions/diff?from=1"), None),
+        ("DELETE", format!("{one}/versions/1"), None),
+        ("POST", format!("{one}/versions/prune"), Some(json!({"keep": 1}))),
+        ("DELETE", format!("{one}?versions=delete"), None),
         ("POST", format!("{one}/restore"), Some(json!({}))),
         ("POST", format!("{one}/ports/80/token"), None),
         ("GET", format!("{one}/ports/80/"), None),
@@ -165,6 +168,8 @@ async fn v1_who_may_only_look_changes_nothing() {
     let calls = [
         ("POST", "/sandboxes".to_owned(), Some(json!({}))),
         ("DELETE", one.clone(), None),
+        ("DELETE", format!("{one}/versions/1"), None),
+        ("POST", format!("{one}/versions/prune"), Some(json!({"keep": 1}))),
         ("POST", format!("{one}/stop"), None),
         ("POST", format!("{one}/exec"), Some(json!({"args": ["true"]}))),
         ("PUT", format!("{one}/content?path=x"), None),

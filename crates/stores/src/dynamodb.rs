@@ -120,17 +120,18 @@ impl DynamoMessages {
         let Some(old) = old else { return Ok(()) };
         let item::Content::Parts { prefix, count } = item::content(&old)? else { return Ok(()) };
         let partition = Place::parts_partition(account, conversation);
-        let parts = self.query(&partition, Some(("begins_with(sk, :sk)", prefix)), true, count).await?;
+        let parts = self.query(&partition, Some(("begins_with(sk, :sk)", prefix)), true, count, None).await?;
         self.delete_items(parts).await
     }
 
-    /// Everything of a partition after a key, as many as wanted.
+    /// Everything of a partition after a key, as many as wanted: whole items, or these attributes.
     async fn query(
         &self,
         partition: &str,
         range: Option<(&'static str, String)>,
         forward: bool,
         limit: usize,
+        attributes: Option<&str>,
     ) -> Result<Vec<Attributes>> {
         let (mut found, mut start) = (Vec::new(), None);
         loop {
@@ -147,6 +148,7 @@ impl DynamoMessages {
                 .scan_index_forward(forward)
                 .consistent_read(true)
                 .limit(i32::try_from(limit - found.len()).unwrap_or(i32::MAX))
+                .set_projection_expression(attributes.map(str::to_owned))
                 .set_exclusive_start_key(start);
             if let Some((_, key)) = &range {
                 query = query.expression_attribute_values(":sk", AttributeValue::S(key.clone()));
@@ -174,7 +176,7 @@ impl DynamoMessages {
                 item::Content::Parts { prefix, count } => (prefix, count),
             };
             let range = Some(("begins_with(sk, :sk)", prefix));
-            let parts = self.query(&partition, range, true, count).await?;
+            let parts = self.query(&partition, range, true, count, None).await?;
             if parts.len() == count {
                 return item::parse(&item::join(&parts)?);
             }
@@ -262,6 +264,31 @@ impl Messages for DynamoMessages {
         self.whole(account, conversation, found.ok_or_else(none)?).await
     }
 
+    async fn size(&self, account: AccountId, conversation: ConversationId, id: MessageId) -> Result<u64> {
+        let none = || Error::not_found(format!("there is no message {id}"));
+        let pointer = self.read(Place::pointer_key(account, conversation, id)).await?;
+        let key = pointer.as_ref().and_then(item::target).ok_or_else(none)?;
+        let read = self.client.get_item().table_name(&self.table).set_key(Some(key)).consistent_read(true);
+        let found = read.projection_expression("pk, parts").send().await.map_err(failed)?.item;
+        item::size(&found.ok_or_else(none)?)
+    }
+
+    async fn sizes(
+        &self,
+        account: AccountId,
+        conversation: ConversationId,
+        direction: Direction,
+        page: &Page,
+    ) -> Result<Vec<u64>> {
+        page.check()?;
+        let forward = direction == Direction::OldestFirst;
+        let condition = if forward { "sk > :sk" } else { "sk < :sk" };
+        let range = page.after.map(|cursor| (condition, Place::sort_key(cursor)));
+        let partition = Place::partition(account, conversation);
+        let found = self.query(&partition, range, forward, page.limit as usize, Some("pk, parts")).await?;
+        found.iter().map(item::size).collect()
+    }
+
     async fn list(
         &self,
         account: AccountId,
@@ -274,7 +301,7 @@ impl Messages for DynamoMessages {
         let condition = if forward { "sk > :sk" } else { "sk < :sk" };
         let range = page.after.map(|cursor| (condition, Place::sort_key(cursor)));
         let partition = Place::partition(account, conversation);
-        let found = self.query(&partition, range, forward, page.limit as usize + 1).await?;
+        let found = self.query(&partition, range, forward, page.limit as usize + 1, None).await?;
         let whole = stream::iter(found.into_iter().map(|item| self.whole(account, conversation, item)));
         let whole = whole.buffered(AT_ONCE).filter_map(async |message| match message {
             Err(error) if error.kind() == ErrorKind::NotFound => None,

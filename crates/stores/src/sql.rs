@@ -6,6 +6,8 @@ mod conversations;
 mod db;
 mod errors;
 pub mod fill;
+mod gate;
+mod heads;
 mod hook_runs;
 mod idempotency;
 mod leases;
@@ -18,6 +20,8 @@ mod sandboxes;
 mod sessions;
 mod sqlite;
 mod statement;
+mod stored;
+mod tokens;
 mod turns;
 mod value;
 
@@ -71,6 +75,7 @@ pub fn statements() -> Vec<&'static Sql> {
     [
         accounts::ALL,
         conversations::ALL,
+        heads::ALL,
         hook_runs::ALL,
         idempotency::ALL,
         leases::ALL,
@@ -79,6 +84,8 @@ pub fn statements() -> Vec<&'static Sql> {
         outbox::ALL,
         sandboxes::ALL,
         sessions::ALL,
+        stored::ALL,
+        tokens::ALL,
         turns::ALL,
     ]
     .concat()

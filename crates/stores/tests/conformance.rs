@@ -22,7 +22,9 @@ mod conformance {
     pub mod ownership;
     pub mod sandboxes;
     pub mod sessions;
+    pub mod stored;
     pub mod suite;
+    pub mod tokens;
     pub mod totals;
     pub mod turns;
 }

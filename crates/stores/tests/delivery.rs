@@ -40,6 +40,20 @@ impl Messages for Flaky {
         self.inner.get(account, conversation, id).await
     }
 
+    async fn size(&self, account: AccountId, conversation: ConversationId, id: MessageId) -> Result<u64> {
+        self.inner.size(account, conversation, id).await
+    }
+
+    async fn sizes(
+        &self,
+        account: AccountId,
+        conversation: ConversationId,
+        direction: Direction,
+        page: &Page,
+    ) -> Result<Vec<u64>> {
+        self.inner.sizes(account, conversation, direction, page).await
+    }
+
     async fn list(
         &self,
         account: AccountId,
@@ -114,6 +128,7 @@ impl World {
             created_at: Timestamp::now(),
             first_event: None,
             lease: None,
+            boot: None,
         };
         self.stores.turns.begin(self.account, None, &begin).await.unwrap();
         self.stores.turns.save_answer(self.account, None, &answer).await.unwrap();

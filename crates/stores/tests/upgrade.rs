@@ -17,7 +17,7 @@ use seawall_api::{
     sandbox::{SandboxSpec, SandboxState},
 };
 use seawall_core::ports::store::{
-    BeginTurn, Direction, EndTurn, HookRun, HookUsage, NewConversation, Page, SandboxRow, Session,
+    BeginTurn, Direction, EndTurn, HookRun, HookUsage, KeyLimits, NewConversation, Page, SandboxRow, Session,
     SessionScope, Stores, Task,
 };
 use seawall_stores::{Db, SqlStore, sql};
@@ -62,11 +62,7 @@ fn message(number: u128, turn: TurnId, role: Role, second: i64) -> Message {
 async fn write(stores: &Stores) {
     let account: AccountId = id(1);
     let settings = json!({"models": ["m"]}).as_object().unwrap().clone();
-    stores
-        .accounts
-        .create(&Account { id: account, name: "first".into(), settings, created_at: at(0) })
-        .await
-        .unwrap();
+    stores.accounts.create(&Account::new(account, "first".into(), settings, at(0))).await.unwrap();
     let key = ApiKey {
         id: id(2),
         account_id: account,
@@ -78,7 +74,7 @@ async fn write(stores: &Stores) {
         revoked_at: None,
         last_used_at: Some(at(1)),
     };
-    stores.accounts.add_key(&key, &[7; 32]).await.unwrap();
+    stores.accounts.add_key(&key, &[7; 32], &KeyLimits::NONE).await.unwrap();
     let new = NewConversation {
         id: id(10),
         organization_id: Some("org".into()),
@@ -101,6 +97,7 @@ async fn write(stores: &Stores) {
             created_at: at(second),
             first_event: None,
             lease: None,
+            boot: None,
         };
         stores.turns.begin(account, None, &begin).await.unwrap();
         stores.turns.append_events(account, None, turn, 0, &["one".into(), "two".into()], 6).await.unwrap();
@@ -187,8 +184,12 @@ async fn read(stores: &Stores) {
     let ids: Vec<MessageId> = messages.items.iter().map(|message| message.id).collect();
     assert_eq!(ids, [100, 200, 101, 201, 102].map(id::<MessageId>));
     assert_eq!(messages.items[1].body, "body 200 ☃");
-    let running = stores.turns.running(10).await.unwrap();
-    assert_eq!(running.iter().map(|(_, turn)| turn.id).collect::<Vec<_>>(), [id::<TurnId>(32)]);
+    let running = stores.turns.running(&Page::first(10)).await.unwrap();
+    assert_eq!(running.items.iter().map(|turn| turn.id).collect::<Vec<_>>(), [id::<TurnId>(32)]);
+    assert_eq!(stores.turns.boot(account, id(32)).await.unwrap(), None);
+    // Its row is from before there were columns for what rounds read.
+    let head = stores.sandboxes.head(id(20)).await.unwrap().unwrap();
+    assert_eq!(head, stores.sandboxes.get(account, id(20)).await.unwrap().head());
     assert_eq!(stores.turns.events(account, id(31), 0, 10).await.unwrap()[1].data, "two");
     let sandbox = stores.sandboxes.get(account, id(20)).await.unwrap();
     assert_eq!((sandbox.name.as_deref(), sandbox.unsynced), (Some("box"), Some(String::new())));

@@ -8,6 +8,7 @@ mod collect;
 mod fresh;
 mod hash;
 mod held;
+mod holes;
 mod index;
 mod local;
 mod pending;
@@ -20,7 +21,7 @@ pub use apply::Refused;
 pub use collect::{Opened, SMALL};
 pub use local::LocalWorkspace;
 pub use put::{Incoming, Placed, Placer};
-pub use scan::{ScanAsk, ScanReport};
+pub use scan::{MAX_HOLE_BYTES, ScanAsk, ScanReport};
 pub use state::Base;
 
 use crate::state::Limits;

@@ -4,6 +4,7 @@
 //! every body that it names is in the bucket. Whatever dies in between leaves a state from which the same
 //! three-way diff finds out what is left to do.
 
+mod body;
 mod download;
 mod pack;
 mod push;
@@ -27,12 +28,32 @@ pub struct Options {
     pub rehash: bool,
 }
 
+/// The most that one sync takes from its workspace. What is more is named in the report, and left for the next sync.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Budget {
+    /// Bytes of bodies that the workspace is asked for, zeros included.
+    pub taken: u64,
+    /// Bytes of bodies that are stored.
+    pub stored: u64,
+}
+
+impl Default for Budget {
+    fn default() -> Self {
+        Budget { taken: u64::MAX, stored: u64::MAX }
+    }
+}
+
+/// Why a file is not in a version.
+const BEYOND: &str =
+    "with it this sync would store more than the sandbox's disk can hold; sync again, or make it smaller";
+
 /// One workspace and its versions, while the workspace is locked.
 pub struct Engine<'a> {
     pub versions: &'a Versions,
     pub workspace: &'a dyn Workspace,
     pub progress: Arc<dyn Progress>,
     pub options: Options,
+    pub budget: Budget,
 }
 
 impl fmt::Debug for Engine<'_> {
@@ -50,7 +71,8 @@ const PAUSE: Duration = Duration::from_millis(20);
 
 impl<'a> Engine<'a> {
     pub fn new(versions: &'a Versions, workspace: &'a dyn Workspace) -> Engine<'a> {
-        Engine { versions, workspace, progress: Arc::new(Silent), options: Options::default() }
+        let (progress, options, budget) = (Arc::new(Silent), Options::default(), Budget::default());
+        Engine { versions, workspace, progress, options, budget }
     }
 
     pub fn with_progress(mut self, progress: Arc<dyn Progress>) -> Self {
@@ -63,19 +85,25 @@ impl<'a> Engine<'a> {
         self
     }
 
+    pub fn with_budget(mut self, budget: Budget) -> Self {
+        self.budget = budget;
+        self
+    }
+
     fn ask(&self) -> ScanAsk {
         ScanAsk {
             also: Vec::new(),
             regenerate: self.options.regenerate,
             rehash: self.options.rehash || self.options.regenerate,
             shared: false,
+            max_hole_bytes: None,
         }
     }
 
     /// S7: pulls if the bucket is ahead, pushes if the workspace is, both if both are.
     pub async fn sync(&self) -> Result<SyncReport> {
         let started = tokio::time::Instant::now();
-        let mut round = Round::new(self.ask());
+        let mut round = Round::new(self.ask(), &self.budget);
         let (mut lost, mut disturbed, mut void) = (0, 0, 0);
         loop {
             let done = match self.round(&mut round).await {
@@ -118,7 +146,7 @@ impl<'a> Engine<'a> {
 
     /// What a sync would do. Changes nothing, neither here nor there, but that a commit whose sync died is settled.
     pub async fn dry_run(&self) -> Result<DryRun> {
-        let mut round = Round::new(self.ask());
+        let mut round = Round::new(self.ask(), &self.budget);
         for _ in 0..MAX_VOID {
             if let Some(plan) = self.plan(&mut round).await? {
                 return Ok(plan.into_dry_run(&round));

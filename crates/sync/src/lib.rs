@@ -13,6 +13,7 @@ pub mod ignore;
 pub mod path;
 pub mod protocol;
 mod retry;
+pub mod sparse;
 pub mod state;
 pub mod sums;
 pub mod tree;

@@ -3,11 +3,15 @@
 //! `files` is what older readers know: path, MD5, size, seconds. What we add stands in optional fields and in
 //! arrays beside it, so that both can read both. A name or target that is not UTF-8 is in `raw`, with the bytes
 //! written as `\xNN`. Nothing that was parsed is believed before it passed the checks here.
+//!
+//! A body that is stored without its zeros names its object by a number behind those of `packs`. A reader that does not know
+//! `sparse` refuses such a manifest as a whole, since that object is not listed for it: it neither restores the stored
+//! bytes, nor prunes the object, nor carries the entry into a version of its own.
 
 use crate::{
-    path,
+    path, sparse,
     sums::{Md5, Strong, Sums},
-    tree::{File, Mtime, Node, Place, Tree},
+    tree::{File, Mtime, Node, Place, Sparse, Tree},
 };
 use seawall_api::files::FileName;
 use serde::{Deserialize, Serialize};
@@ -86,6 +90,9 @@ struct Document<P> {
     /// Objects, relative to the prefix, that entries name by their number here.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     packs: Vec<Arc<str>>,
+    /// As `packs`, with bodies that are stored without their zeros. Their numbers follow those of `packs`.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    sparse: Vec<Arc<str>>,
     #[serde(default, skip_serializing_if = "is_false")]
     packed: bool,
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -108,6 +115,12 @@ struct FileEntry<P> {
     pack: Option<usize>,
     #[serde(default, skip_serializing_if = "is_zero_offset")]
     offset: u64,
+    /// The bytes in the object, of a body without its zeros.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    stored: Option<u64>,
+    /// Of which so many are its beginning.
+    #[serde(default, skip_serializing_if = "is_zero_offset")]
+    plain: u64,
 }
 
 #[derive(Serialize, Deserialize)]
@@ -209,27 +222,45 @@ fn write(last_synced_at: i64, commit: Option<CommitRef>, packed: bool, tree: &Tr
         directories: Vec::new(),
         raw: Raw::default(),
         packs: Vec::new(),
+        sparse: Vec::new(),
         packed,
         commit,
     };
     for (path, node) in tree.iter() {
         document.add(path, node, &mut packs);
     }
-    document.packs = packs.names;
+    document.number_sparse(packs.plain.names.len());
+    (document.packs, document.sparse) = (packs.plain.names, packs.sparse.names);
     let mut json = Vec::with_capacity(tree.len() * 240 + 256);
     // A document of plain fields: writing it to memory cannot fail.
     let _ = serde_json::to_writer(&mut json, &document);
     json
 }
 
-/// The objects that a manifest names, each once.
+/// The objects that a manifest names.
 #[derive(Default)]
 struct Packs {
+    plain: Listed,
+    sparse: Listed,
+}
+
+/// Objects, each once.
+#[derive(Default)]
+struct Listed {
     names: Vec<Arc<str>>,
     numbers: HashMap<Arc<str>, usize>,
 }
 
 impl Packs {
+    fn number(&mut self, place: &Place) -> usize {
+        match place.sparse {
+            None => self.plain.number(&place.object),
+            Some(_) => self.sparse.number(&place.object),
+        }
+    }
+}
+
+impl Listed {
     fn number(&mut self, name: &Arc<str>) -> usize {
         if let Some(number) = self.numbers.get(name) {
             return *number;
@@ -241,6 +272,17 @@ impl Packs {
 }
 
 impl<'a> Document<&'a str> {
+    /// Only when all are known it is known where the numbers of `sparse` begin.
+    fn number_sparse(&mut self, first: usize) {
+        let text = self.files.iter_mut().map(|file| (&mut file.pack, file.stored));
+        let raw = self.raw.files.iter_mut().map(|file| (&mut file.pack, file.stored));
+        for (pack, stored) in text.chain(raw) {
+            if let (Some(pack), Some(_)) = (pack, stored) {
+                *pack += first;
+            }
+        }
+    }
+
     fn add(&mut self, path: &'a FileName, node: &'a Node, packs: &mut Packs) {
         let Mtime { secs: modified_at, nanos } = node.mtime();
         let text = std::str::from_utf8(path.as_bytes()).ok();
@@ -274,10 +316,10 @@ impl Document<String> {
         if found > limits.max_entries {
             return Err(StateError::TooMany { found, limit: limits.max_entries });
         }
-        for pack in &self.packs {
+        for pack in self.packs.iter().chain(&self.sparse) {
             path::check(pack.as_bytes()).map_err(|why| invalid(FileName::from(&**pack), why))?;
         }
-        let mut reader = Reader { tree: Tree::default(), limits, packs: self.packs };
+        let mut reader = Reader { tree: Tree::default(), limits, packs: self.packs, sparse: self.sparse };
         reader.take(self.files, self.links, self.directories)?;
         reader.take(self.raw.files, self.raw.links, self.raw.directories)?;
         let tree = reader.finish()?;
@@ -288,6 +330,7 @@ impl Document<String> {
 
 impl<P> FileEntry<P> {
     fn of(path: P, file: &File, packs: &mut Packs) -> Self {
+        let sparse = file.place.as_ref().and_then(|place| place.sparse.as_deref());
         FileEntry {
             path,
             checksum: file.sums.md5,
@@ -296,8 +339,10 @@ impl<P> FileEntry<P> {
             nanos: file.mtime.nanos,
             mode: file.mode,
             blake3: file.sums.strong,
-            pack: file.place.as_ref().map(|place| packs.number(&place.object)),
+            pack: file.place.as_ref().map(|place| packs.number(place)),
             offset: file.place.as_ref().map_or(0, |place| place.offset),
+            stored: sparse.map(|sparse| sparse.stored),
+            plain: sparse.map_or(0, |sparse| sparse.plain),
         }
     }
 }
@@ -311,6 +356,7 @@ struct Reader<'a> {
     tree: Tree,
     limits: &'a Limits,
     packs: Vec<Arc<str>>,
+    sparse: Vec<Arc<str>>,
 }
 
 impl Reader<'_> {
@@ -333,26 +379,43 @@ impl Reader<'_> {
     }
 
     fn file<P: Into<FileName>>(&mut self, entry: FileEntry<P>) -> Result<(), StateError> {
+        let place = self.place(&entry);
         let path = entry.path.into();
         if entry.size > self.limits.max_file_size {
             let limit = self.limits.max_file_size;
             return Err(invalid(path, format!("a file of {} bytes; the limit is {limit}", entry.size)));
         }
-        let place = match entry.pack {
-            None => None,
-            Some(number) => {
-                let Some(object) = self.packs.get(number).cloned() else {
-                    return Err(invalid(path, format!("its body is in pack {number}, which is not listed")));
-                };
-                if entry.offset.checked_add(entry.size).is_none() {
-                    return Err(invalid(path, "its body ends beyond every object"));
-                }
-                Some(Place { object, offset: entry.offset })
-            }
+        let place = match place {
+            Ok(place) => place,
+            Err(why) => return Err(invalid(path, why)),
         };
         let sums = Sums { md5: entry.checksum, strong: entry.blake3 };
         let mtime = Mtime { secs: entry.modified_at, nanos: entry.nanos };
         self.insert(path, Node::File(File { size: entry.size, sums, mode: entry.mode, mtime, place }))
+    }
+
+    /// Where the body of an entry is; the error says why it cannot be there.
+    fn place<P>(&self, entry: &FileEntry<P>) -> Result<Option<Place>, String> {
+        let Some(number) = entry.pack else { return Ok(None) };
+        let sparse = entry.stored.map(|stored| Sparse { stored, plain: entry.plain });
+        let object = match sparse {
+            None => self.packs.get(number),
+            Some(_) => number.checked_sub(self.packs.len()).and_then(|number| self.sparse.get(number)),
+        };
+        let Some(object) = object.cloned() else {
+            return Err(format!("its body is in pack {number}, which is not listed"));
+        };
+        let fits = |sparse: &Sparse| {
+            sparse.stored <= sparse::most_stored(entry.size) && sparse.plain <= sparse.stored.min(entry.size)
+        };
+        if !sparse.as_ref().is_none_or(fits) {
+            return Err("its body is stored in more bytes than it has".to_owned());
+        }
+        let place = Place { object, offset: entry.offset, sparse: sparse.map(Box::new) };
+        match entry.offset.checked_add(place.stored(entry.size)) {
+            Some(_) => Ok(Some(place)),
+            None => Err("its body ends beyond every object".to_owned()),
+        }
     }
 
     fn insert(&mut self, path: FileName, node: Node) -> Result<(), StateError> {

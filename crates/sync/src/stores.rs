@@ -39,6 +39,14 @@ pub fn check(address: &str) -> Result<()> {
     Address::parse(address).map(drop)
 }
 
+/// The folder that an address names; none where it names another kind of store, or is no address.
+pub fn folder(address: &str) -> Option<PathBuf> {
+    match Address::parse(address) {
+        Ok(Address::Files { folder }) => Some(folder),
+        _ => None,
+    }
+}
+
 /// Opens the store at an address: `file:///path`, `s3://bucket/prefix` or a bucket's bare name, `gs:`, `az:`, `http:`,
 /// `memory:`. The variables are read at once; the future does not need them, and may go to another thread.
 pub fn open(

@@ -21,6 +21,34 @@ pub struct Mtime {
 pub struct Place {
     pub object: Arc<str>,
     pub offset: u64,
+    /// How it is stored without its zeros; see [`crate::sparse`]. None where it is stored as it is.
+    pub sparse: Option<Box<Sparse>>,
+}
+
+/// How a body is stored that has many zeros.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Sparse {
+    /// The bytes that it takes in its object.
+    pub stored: u64,
+    /// How many of its first bytes are stored as they are.
+    pub plain: u64,
+}
+
+impl Place {
+    /// Of a body that is stored as it is.
+    pub fn plain(object: Arc<str>, offset: u64) -> Place {
+        Place { object, offset, sparse: None }
+    }
+
+    /// The bytes that a body of this size takes in the object.
+    pub fn stored(&self, size: u64) -> u64 {
+        self.sparse.as_ref().map_or(size, |sparse| sparse.stored)
+    }
+
+    /// The offset behind the last byte of a body of this size.
+    pub fn end(&self, size: u64) -> u64 {
+        self.offset.saturating_add(self.stored(size))
+    }
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]

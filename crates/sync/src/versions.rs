@@ -71,6 +71,13 @@ impl Ids for RandomIds {
     }
 }
 
+/// Whoever sees to it that not too many large manifests are in memory at once.
+#[async_trait]
+pub trait Gate: Send + Sync {
+    /// Waits until a manifest of so many bytes may be read.
+    async fn admit(&self, bytes: u64) -> Result<()>;
+}
+
 /// The chain of one workspace.
 #[derive(Clone)]
 pub struct Versions {
@@ -79,6 +86,7 @@ pub struct Versions {
     pub(crate) turnstile: Option<Arc<dyn Turnstile>>,
     pub(crate) memory: Arc<dyn Memory>,
     pub(crate) limits: Limits,
+    pub(crate) gate: Option<Arc<dyn Gate>>,
     /// Names that nobody else takes.
     pub(crate) ids: Arc<dyn Ids>,
     /// Whether the store refuses a second create. Found out once.
@@ -99,6 +107,8 @@ pub struct Head {
     pub id: String,
     /// The newest version: its record.
     pub version: Option<VersionRecord>,
+    /// The record by which all versions before were deleted; 0 where that never happened.
+    pub began: u64,
 }
 
 /// What a workspace's base is to the chain.
@@ -121,14 +131,20 @@ pub struct News {
 
 impl Head {
     pub(crate) fn of(last: &Record, version: Option<VersionRecord>) -> Head {
-        Head { seq: last.seq, id: last.id.clone(), version }
+        let began = match (&last.what, &version) {
+            (What::Condemned { newest: None, .. }, _) => last.seq,
+            (_, Some(version)) => version.began,
+            (_, None) => 0,
+        };
+        Head { seq: last.seq, id: last.id.clone(), version, began }
     }
 }
 
 impl Versions {
     pub fn new(bucket: SharedBucket, clock: Arc<dyn Clock>) -> Versions {
         let (memory, limits, exclusive) = (Arc::new(NoMemory), Limits::default(), Arc::default());
-        Versions { bucket, clock, turnstile: None, memory, limits, ids: Arc::new(RandomIds), exclusive }
+        let ids = Arc::new(RandomIds);
+        Versions { bucket, clock, turnstile: None, memory, limits, gate: None, ids, exclusive }
     }
 
     pub fn with_turnstile(mut self, turnstile: Option<Arc<dyn Turnstile>>) -> Versions {
@@ -148,6 +164,12 @@ impl Versions {
 
     pub fn with_limits(mut self, limits: Limits) -> Versions {
         self.limits = limits;
+        self
+    }
+
+    /// Asks before it reads a manifest.
+    pub fn with_gate(mut self, gate: Arc<dyn Gate>) -> Versions {
+        self.gate = Some(gate);
         self
     }
 

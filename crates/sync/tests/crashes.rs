@@ -127,6 +127,11 @@ async fn world_before(scenario: &Scenario) -> World {
         let (replica, verb, what) = parse(step);
         match verb {
             "write" => drop(world.write(replica, what)),
+            "hole" => {
+                world.holes = true;
+                world.write(replica, what);
+                world.holes = false;
+            }
             "link" => world.link(replica, what),
             "dir" => world.dir(replica, what),
             "delete" => world.delete(replica, what),
@@ -167,6 +172,7 @@ async fn operate(world: &World, step: &str, faults: &Arc<Faults>) -> Option<Resu
             let keep = what.parse().unwrap();
             world.prune_with_faults(replica, keep, faults).await.map(|done| done.map(drop))
         }
+        "delete_all" => world.delete_all_with_faults(replica, faults).await.map(|done| done.map(drop)),
         "restore" => restore(world, replica, what.parse().unwrap(), faults).await,
         _ => panic!("{step:?} is no operation"),
     }
@@ -219,7 +225,7 @@ fn look(replica: &Replica) -> Vec<String> {
         match node {
             Node::Dir { .. } => format!("{name}/"),
             Node::Link { target, .. } => format!("{name}@{target}"),
-            Node::File(_) => format!("{name}={}", fs::read_to_string(path).unwrap()),
+            Node::File(_) => format!("{name}={}", fs::read_to_string(path).unwrap().replace('\0', "")),
         }
     };
     let mut found: Vec<String> = replica.tree().iter().map(shown).collect();
@@ -303,6 +309,25 @@ fn s6_a_restore_survives_every_fault() {
 fn s6_a_prune_survives_every_fault() {
     let before = "0 write a, 0 sync, 0 write a, 0 sync, 0 write b, 0 sync";
     survives(1, before, "0 prune 1", "a=body 2, b=body 3");
+}
+
+/// The workspace keeps its files, and begins another history with them.
+#[test]
+fn s6_deleting_all_versions_survives_every_fault() {
+    let before = "0 write a, 0 sync, 0 write a, 0 sync, 0 hole b, 0 sync, 1 sync";
+    survives(2, before, "0 delete_all", "a=body 2, b=body 3");
+}
+
+#[test]
+fn s10_a_push_of_files_with_holes_survives_every_fault() {
+    let before = "0 hole a, 0 write b, 0 sync, 0 hole a, 0 hole c, 0 write b";
+    survives(1, before, "0 sync", "a=body 3, b=body 5, c=body 4");
+}
+
+#[test]
+fn s10_a_pull_of_files_with_holes_survives_every_fault() {
+    let before = "0 hole a, 0 write b, 0 hole d/c, 0 sync";
+    survives(2, before, "1 sync", "a=body 1, b=body 2, d/, d/c=body 3");
 }
 
 /// All three versions are to stay. One that cannot be read at the moment is none that may go.

@@ -21,7 +21,7 @@ use seawall_sync::{
 use serde::Deserialize;
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
-use values::{OLDER, PARTIAL, VERSION_1, records};
+use values::{OLDER, PARTIAL, SPARSE, VERSION_1, records};
 
 fn parse(json: &[u8]) -> Result<StateFile, StateError> {
     StateFile::parse(json, &Limits::default())
@@ -46,6 +46,45 @@ fn a_partial_agreement_is_read_and_written_as_it_is() {
     assert_eq!(parse(PARTIAL).unwrap(), values::partial());
     let written = values::partial().to_json();
     assert_eq!(String::from_utf8(written).unwrap(), std::str::from_utf8(PARTIAL).unwrap());
+}
+
+#[test]
+fn bodies_without_their_zeros_are_read_and_written_as_they_are() {
+    assert_eq!(parse(SPARSE).unwrap(), values::sparse());
+    let written = values::sparse().to_json();
+    assert_eq!(String::from_utf8(written).unwrap(), std::str::from_utf8(SPARSE).unwrap());
+}
+
+/// A seawall that knows nothing of them takes the number of a body's object for one of `packs`, and refuses the whole
+/// manifest where it is none: it never restores stored bytes as if they were the file, and never prunes them.
+#[test]
+fn s14_a_reader_that_does_not_know_them_refuses_the_version() {
+    let json: Value = serde_json::from_slice(SPARSE).unwrap();
+    let packs = json["packs"].as_array().unwrap().len();
+    let files = json["files"].as_array().unwrap().iter().chain(json["raw"]["files"].as_array().unwrap());
+    let unlisted = files.filter(|file| file["pack"].as_u64().unwrap() >= packs as u64);
+    assert_eq!(unlisted.count(), 3);
+    // As that reader sees it: without the fields that it passes over.
+    let mut seen = json.clone();
+    seen.as_object_mut().unwrap().remove("sparse");
+    for list in ["/files", "/raw/files"] {
+        for file in seen.pointer_mut(list).unwrap().as_array_mut().unwrap() {
+            let file = file.as_object_mut().unwrap();
+            file.remove("stored");
+            file.remove("plain");
+        }
+    }
+    let refused = parse(&serde_json::to_vec(&seen).unwrap()).unwrap_err();
+    assert!(refused.to_string().contains("which is not listed"), "{refused}");
+}
+
+#[test]
+fn s1_checksum_and_size_are_those_of_the_whole_file() {
+    let read: OlderState = serde_json::from_slice(SPARSE).unwrap();
+    let found: BTreeMap<String, OlderEntry> =
+        read.files.into_iter().map(|file| (file.path.clone(), file)).collect();
+    assert_eq!(found["disk.img"].size, 6 << 30);
+    assert_eq!(found, for_older_readers(&values::sparse()));
 }
 
 #[test]
@@ -185,7 +224,7 @@ fn a_record_of_another_version_or_kind_is_an_error() {
 
 #[test]
 fn s3_a_file_that_was_cut_anywhere_is_an_error() {
-    for whole in [OLDER, VERSION_1, PARTIAL] {
+    for whole in [OLDER, VERSION_1, PARTIAL, SPARSE] {
         assert!(parse(whole).is_ok());
         for length in 0..whole.len() {
             let cut = parse(&whole[..length]);

@@ -161,6 +161,7 @@ proptest! {
     fn s9_nor_on_a_store_that_refuses_nothing(ops in proptest::collection::vec(op(), 1..30)) {
         let mut world = World::on(Arc::new(MemoryBucket::careless()), REPLICAS);
         world.turnstile = Some(Arc::new(MemoryTurnstile::default()));
+        world.holes = true;
         run(world, &ops)?;
     }
 }

@@ -9,6 +9,8 @@
 mod attributes;
 #[path = "requirements/classic.rs"]
 mod classic;
+#[path = "requirements/deletion.rs"]
+mod deletion;
 #[path = "requirements/disturbed.rs"]
 mod disturbed;
 #[path = "requirements/failures.rs"]
@@ -23,6 +25,8 @@ mod kit;
 mod older;
 #[path = "requirements/scans.rs"]
 mod scans;
+#[path = "requirements/sparse.rs"]
+mod sparse;
 #[path = "requirements/state_file.rs"]
 mod state_file;
 #[path = "requirements/upkeep.rs"]

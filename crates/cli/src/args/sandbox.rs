@@ -64,7 +64,9 @@ fn mount(text: &str) -> Result<HostMount, String> {
     };
     match rest.rsplit_once(':') {
         Some((source, target)) if source.starts_with('/') && target.starts_with('/') => {
-            Ok(HostMount { source: source.to_owned(), target: target.to_owned(), writable })
+            // As shells complete the names of folders.
+            let [source, target] = [source, target].map(|path| path.trim_end_matches('/').to_owned());
+            Ok(HostMount { source, target, writable })
         }
         _ => Err("write it as /folder:/place or /folder:/place:rw".to_owned()),
     }

@@ -4,10 +4,16 @@ use super::conversations::more;
 use crate::{app::App, output, turns};
 use anyhow::{Result, bail};
 use clap::{Args, Subcommand};
-use seawall_api::{AccountId, account::Account};
-use seawall_core::ports::{
-    Clock as _, SystemClock,
-    store::{Cursor, Page},
+use seawall_api::{
+    AccountId,
+    account::{Account, AccountUsage},
+};
+use seawall_core::{
+    accounts::AccountSettings,
+    ports::{
+        Clock as _, SystemClock,
+        store::{Cursor, Page},
+    },
 };
 use serde_json::{Map, Value, json};
 
@@ -16,7 +22,7 @@ use serde_json::{Map, Value, json};
 Examples:
   ID=$(seawall accounts create team-a)
   seawall keys create --account $ID --name first --scope admin    its first key
-  seawall accounts settings $ID --set plan=pro --set seats=5      text, or JSON
+  seawall accounts settings $ID --set tokens_per_day=500000 --set 'models=[\"claude-*\"]'
   seawall accounts settings                                       your own")]
 pub struct AccountsArgs {
     #[command(subcommand)]
@@ -46,6 +52,18 @@ pub enum AccountsCommand {
     },
     /// Show the settings of an account, or change some
     Settings(SettingsArgs),
+    /// Refuse an account's keys, end its turns, and stop its sandboxes
+    Suspend { id: AccountId },
+    /// Let a suspended account in again
+    Resume { id: AccountId },
+    /// Delete an account with all that is its own; there is no way back
+    Rm {
+        id: AccountId,
+
+        /// Yes, all of it
+        #[arg(short, long)]
+        force: bool,
+    },
 }
 
 #[derive(Debug, Args)]
@@ -97,24 +115,78 @@ pub async fn accounts(app: &App, args: &AccountsArgs) -> Result<i32> {
             if name.trim().is_empty() {
                 bail!(crate::exit::Usage("an account needs a name".to_owned()));
             }
-            let account = Account {
-                id: AccountId::generate(),
-                name: name.clone(),
-                settings: settings.iter().cloned().collect(),
-                created_at: SystemClock.now(),
-            };
+            let settings = settings.iter().cloned().collect();
+            AccountSettings::check(&settings)?;
+            let account = Account::new(AccountId::generate(), name.clone(), settings, SystemClock.now());
             store.create(&account).await?;
             made(app.json, &account)
+        }
+        AccountsCommand::Suspend { id } => {
+            turns::services(app).await?.suspend_account(*id).await?;
+            Ok(0)
+        }
+        AccountsCommand::Resume { id } => {
+            turns::services(app).await?.resume_account(*id).await?;
+            Ok(0)
+        }
+        AccountsCommand::Rm { id, force } => {
+            confirm(*force)?;
+            turns::services(app).await?.delete_account(*id).await?;
+            Ok(0)
         }
         AccountsCommand::Settings(args) => {
             let mut account = store.get(args.id.unwrap_or(own)).await?;
             if let Some(changed) = args.changed(account.settings.clone()) {
+                AccountSettings::check(&changed)?;
                 store.set_settings(account.id, &changed).await?;
                 account.settings = changed;
             }
             output::json(&account.settings)?;
             Ok(0)
         }
+    }
+}
+
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  seawall account                 your own
+  seawall account $ID --json      another's, for operators")]
+pub struct AccountArgs {
+    /// Which one [default: your own]
+    pub id: Option<AccountId>,
+}
+
+pub async fn account(app: &App, args: &AccountArgs) -> Result<i32> {
+    let own = turns::account(app).await?;
+    let account = args.id.unwrap_or(own);
+    app.stores.accounts.get(account).await?;
+    usage(app.json, &turns::services(app).await?.account_usage(account).await?)
+}
+
+/// A line for each limit.
+pub fn usage(json: bool, usage: &AccountUsage) -> Result<i32> {
+    if json {
+        output::json(usage)?;
+        return Ok(0);
+    }
+    let mut table = output::Table::new(&["LIMIT", "VALUE", "IN USE"]);
+    for limit in &usage.limits {
+        let value = limit.value.map_or("unlimited".to_owned(), |value| value.to_string());
+        table.row(vec![limit.name.clone(), value, limit.used.to_string()]);
+    }
+    table.print()?;
+    Ok(0)
+}
+
+/// Everything of the account goes, so a slip of the hand must not do it.
+pub fn confirm(force: bool) -> Result<()> {
+    match force {
+        true => Ok(()),
+        false => bail!(crate::exit::Usage(
+            "this deletes the account's sandboxes, versions and conversations for good: say --force"
+                .to_owned()
+        )),
     }
 }
 

@@ -1,12 +1,22 @@
 //! `seawall bench`: measures what SPECIFICATION.md promises.
 
-use crate::{app::App, config::Settings, exit, output, signals::Signals};
+use crate::{
+    app::{App, check_data},
+    config::Settings,
+    exit, output,
+    signals::Signals,
+};
 use anyhow::{Context, Result};
 use clap::{Args, Subcommand};
 use figures::Report;
 use seawall_api::SandboxId;
 use seawall_core::ports::Volumes;
-use std::{fs::File, path::PathBuf, time::Duration};
+use std::{
+    fs::{DirBuilder, File},
+    os::unix::fs::DirBuilderExt,
+    path::PathBuf,
+    time::Duration,
+};
 
 mod boxes;
 mod figures;
@@ -253,7 +263,10 @@ impl Scratch {
         let id = SandboxId::generate().to_string();
         let tail = id.rsplit('-').next().unwrap_or_default();
         let path = std::env::temp_dir().join(format!("{SCRATCH}{tail}"));
-        std::fs::create_dir(&path).with_context(|| format!("cannot make {}", path.display()))?;
+        DirBuilder::new()
+            .mode(0o711)
+            .create(&path)
+            .with_context(|| format!("cannot make {}", path.display()))?;
         let lock = File::create(path.join(".bench"))?;
         lock.lock()?;
         Ok(Scratch { path, _lock: lock })
@@ -265,6 +278,8 @@ impl Scratch {
         let ours = entries.filter(|entry| entry.file_name().to_string_lossy().starts_with(SCRATCH));
         let dead = ours.filter_map(|entry| {
             let path = entry.path();
+            // Everybody can make a folder of that name there.
+            check_data(&path).ok()?;
             let lock = File::open(path.join(".bench")).ok()?;
             lock.try_lock().ok()?;
             Some(Scratch { path, _lock: lock })

@@ -1,6 +1,12 @@
 //! `seawall chat`: a prompt goes in, the answer streams out. And the process that runs the turn.
 
-use crate::{app::App, duration, exit, input, output, signals::Signals, turns};
+use crate::{
+    app::App,
+    duration, exit, input,
+    output::{self, Screen},
+    signals::Signals,
+    turns,
+};
 use anyhow::{Context, Result, bail, ensure};
 use clap::Args;
 use seawall_api::{
@@ -119,6 +125,7 @@ fn ask(args: &ChatArgs, prompt: String) -> TurnAsk {
         organization_id: None,
         template: args.template.clone(),
         wait: args.wait.unwrap_or_default(),
+        withdrawn: None,
     }
 }
 
@@ -180,7 +187,9 @@ pub fn goes_on(conversation: ConversationId) {
 /// What a person sees: the answer on stdout, all else on stderr.
 pub struct View {
     json: bool,
-    colour: bool,
+    /// Where that is a terminal. Elsewhere the answer is passed on as it is.
+    stdout: Option<Screen>,
+    stderr: Option<Screen>,
     open_line: bool,
     /// The exit code, as far as it is known.
     pub code: i32,
@@ -188,7 +197,9 @@ pub struct View {
 
 impl View {
     pub fn new(json: bool) -> View {
-        View { json, colour: std::io::stderr().is_terminal(), open_line: false, code: 0 }
+        let stdout = std::io::stdout().is_terminal().then(Screen::default);
+        let stderr = std::io::stderr().is_terminal().then(Screen::default);
+        View { json, stdout, stderr, open_line: false, code: 0 }
     }
 
     async fn all(&mut self, followed: &mut Followed) -> Result<i32> {
@@ -221,17 +232,25 @@ impl View {
             },
             Event::Text { text, stderr: false } => {
                 self.open_line = !text.ends_with('\n');
-                output::raw(text.as_bytes())
+                match &mut self.stdout {
+                    Some(screen) => output::raw(screen.show(text.as_bytes()).as_bytes()),
+                    None => output::raw(text.as_bytes()),
+                }
             }
             Event::Text { text, stderr: true } => {
-                output::error_raw(text.as_bytes());
+                match &mut self.stderr {
+                    Some(screen) => output::error_raw(screen.show(text.as_bytes()).as_bytes()),
+                    None => output::error_raw(text.as_bytes()),
+                }
                 Ok(())
             }
             Event::ToolCall { name, input, .. } => {
-                self.aside(&format!("{name} {}", short(&input.to_string())))
+                let called = format!("{name} {}", short(&input.to_string()));
+                self.aside(&output::printable(&called))
             }
             Event::ToolResult { is_error: true, output, .. } => {
-                self.aside(&format!("failed: {}", short(&output.to_string())))
+                let failed = format!("failed: {}", short(&output.to_string()));
+                self.aside(&output::printable(&failed))
             }
             Event::Notice { text } => self.aside(&text),
             Event::AgentEnded { exit_code: Some(code), .. } if code != 0 => {
@@ -266,15 +285,17 @@ impl View {
 
     fn aside(&mut self, text: &str) -> Result<()> {
         self.end_line()?;
-        let text = output::printable_lines(text);
-        match self.colour {
-            true => output::error_line(&format!("\x1b[2m{text}\x1b[0m")),
-            false => output::error_line(&text),
-        }
+        output::aside(text);
         Ok(())
     }
 
     pub fn end_line(&mut self) -> Result<()> {
+        if let Some(screen) = &mut self.stderr {
+            output::error_raw(screen.end().as_bytes());
+        }
+        if let Some(screen) = &mut self.stdout {
+            output::raw(screen.end().as_bytes())?;
+        }
         if std::mem::take(&mut self.open_line) {
             output::raw(b"\n")?;
         }
@@ -294,9 +315,8 @@ pub async fn run_turn(app: &App, args: &RunTurnArgs) -> Result<i32> {
     // A session of its own: no terminal's end reaches it. It fails only where that is so already.
     let _ = rustix::process::setsid();
     let turns = turns::open(app).await?;
-    let running = app.stores.turns.running(1000).await?;
-    if let Some((account, turn)) = running.into_iter().find(|(_, turn)| turn.id == args.turn) {
-        turns.spawn(account, turn);
+    if let Some(account) = account_of(app, args.turn).await? {
+        turns.spawn(account, app.stores.turns.get(account, args.turn).await?);
         tokio::select! {
             () = turns.idle() => {}
             // Whatever this process still waits for, it waits for nothing.
@@ -304,6 +324,21 @@ pub async fn run_turn(app: &App, args: &RunTurnArgs) -> Result<i32> {
         }
     }
     Ok(0)
+}
+
+/// The account of a turn that runs.
+async fn account_of(app: &App, turn: TurnId) -> Result<Option<AccountId>> {
+    let mut page = Page::first(500);
+    loop {
+        let running = app.stores.turns.running(&page).await?;
+        if let Some(found) = running.items.iter().find(|running| running.id == turn) {
+            return Ok(Some(found.account_id));
+        }
+        match running.next {
+            Some(next) => page = Page::first(500).after(next),
+            None => return Ok(None),
+        }
+    }
 }
 
 /// A while after somebody, here or elsewhere, ended the turn.

@@ -127,12 +127,10 @@ pub fn said(json: bool, found: &[Message], next: Option<String>) -> Result<i32> 
         };
         output::line(format!("── {who}, {at}"))?;
         for call in &message.tool_calls {
-            output::line(output::printable_lines(&format!(
-                "   {} {}: {:?}",
-                call.name, call.input, call.status
-            )))?;
+            let called = format!("   {} {}: {:?}", call.name, call.input, call.status);
+            output::line(output::printable(&called))?;
         }
-        output::line(output::printable_lines(message.body.trim_end()))?;
+        output::line(message.body.trim_end())?;
     }
     more(next);
     Ok(0)

@@ -7,7 +7,7 @@ use crate::{
 };
 use anyhow::{Context, Result};
 use clap::Args;
-use seawall_api::{SandboxId, sandbox::SandboxInfo};
+use seawall_api::{AccountId, SandboxId, sandbox::SandboxInfo};
 use seawall_core::{NewSandbox, ports::Volumes};
 
 #[derive(Debug, Args)]
@@ -36,6 +36,7 @@ pub async fn create(app: &App, args: &CreateArgs) -> Result<i32> {
     let mut new = args.spec.new_sandbox(id);
     new.spec.env = args.env.iter().cloned().collect();
     new.spec.user = args.user.clone();
+    app.settings.mounts.check(AccountId::LOCAL, &new.spec.mounts)?;
     let info =
         if args.no_start { app.sandboxes.create(new).await? } else { made_and_started(app, new).await? };
     if app.json {

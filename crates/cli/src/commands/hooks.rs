@@ -60,8 +60,8 @@ pub fn show(json: bool, runs: &[HookRun], next: Option<String>) -> Result<i32> {
             run.began_at.strftime("%Y-%m-%d %H:%M:%S").to_string(),
             run.kind.clone(),
             took,
-            output::printable(run.name.as_deref().unwrap_or("-")).to_string(),
-            output::printable(&result).to_string(),
+            run.name.clone().unwrap_or_else(|| "-".to_owned()),
+            result,
         ]);
     }
     table.print()?;

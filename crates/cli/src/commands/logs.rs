@@ -3,7 +3,7 @@
 use crate::{
     attached, duration,
     lookup::{self, Place},
-    output::{self, Table},
+    output::{self, Screen, Table},
 };
 use anyhow::Result;
 use clap::Args;
@@ -13,6 +13,8 @@ use seawall_api::{
     message::Attach,
 };
 use seawall_wire::{Process, ProcessOutput};
+use std::{borrow::Cow, io::IsTerminal as _};
+use tokio::io::AsyncWrite;
 
 #[derive(Debug, Args)]
 #[command(after_help = "\
@@ -59,20 +61,40 @@ pub async fn logs(app: &dyn Place, args: &LogsArgs) -> Result<i32> {
     Ok(0)
 }
 
+/// What a process printed earlier drives no terminal of now. Into a file or a pipe it goes as it is.
 async fn replay(mut process: Process) -> Result<()> {
     let (mut stdout, mut stderr) = (tokio::io::stdout(), tokio::io::stderr());
+    let mut on_stdout = std::io::stdout().is_terminal().then(Screen::default);
+    let mut on_stderr = std::io::stderr().is_terminal().then(Screen::default);
     loop {
         match process.next().await? {
             ProcessOutput::Data { stream: OutputStream::Stderr, bytes, .. } => {
-                attached::print(&mut stderr, &bytes).await?;
+                attached::print(&mut stderr, &shown(&mut on_stderr, &bytes)).await?;
             }
-            ProcessOutput::Data { bytes, .. } => attached::print(&mut stdout, &bytes).await?,
+            ProcessOutput::Data { bytes, .. } => {
+                attached::print(&mut stdout, &shown(&mut on_stdout, &bytes)).await?
+            }
             ProcessOutput::Gap { from, to } => {
                 output::note(format!("bytes {from} to {to} are no longer kept"));
             }
             ProcessOutput::Reconnected => {}
-            ProcessOutput::End(_) | ProcessOutput::Drained => return Ok(()),
+            ProcessOutput::End(_) | ProcessOutput::Drained => break,
         }
+    }
+    for (screen, to) in
+        [(on_stdout, &mut stdout as &mut (dyn AsyncWrite + Unpin + Send)), (on_stderr, &mut stderr)]
+    {
+        if let Some(mut screen) = screen {
+            attached::print(to, screen.end().as_bytes()).await?;
+        }
+    }
+    Ok(())
+}
+
+fn shown<'b>(screen: &mut Option<Screen>, bytes: &'b [u8]) -> Cow<'b, [u8]> {
+    match screen {
+        Some(screen) => Cow::Owned(screen.show(bytes).into_bytes()),
+        None => Cow::Borrowed(bytes),
     }
 }
 

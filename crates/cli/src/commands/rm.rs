@@ -5,7 +5,7 @@ use crate::{
     app::App,
     exit,
     lookup::{self, Place},
-    output, turns,
+    output, turns, workspaces,
 };
 use anyhow::{Result, anyhow};
 use clap::Args;
@@ -31,6 +31,10 @@ pub struct RmArgs {
     /// Delete their files too; otherwise the volume is kept
     #[arg(long)]
     pub volumes: bool,
+
+    /// Delete all versions of their files too; also of sandboxes that were removed before, by the whole id
+    #[arg(long)]
+    pub versions: bool,
 }
 
 pub async fn rm(app: &App, args: &RmArgs) -> Result<i32> {
@@ -41,6 +45,12 @@ async fn remove(app: &App, args: &RmArgs, reference: &str) -> Result<()> {
     let volumes = if args.volumes { Volumes::Delete } else { Volumes::Keep };
     let info = match lookup::sandbox(app, reference).await {
         Ok(info) => info,
+        // Of one that is gone the versions may be left.
+        Err(error) if args.versions && exit::kind_of(&error) == Some(ErrorKind::NotFound) => {
+            let id: SandboxId = reference.parse().map_err(|_| error)?;
+            workspaces::of(app, id).await?.delete_versions(id).await?;
+            return report(app, id, Volumes::Keep);
+        }
         // What cannot even be read can still be got rid of, by force.
         Err(error) if args.force && exit::kind_of(&error) == Some(ErrorKind::Internal) => {
             let id = app.sandboxes.resolve(reference).await?;
@@ -59,9 +69,10 @@ async fn remove(app: &App, args: &RmArgs, reference: &str) -> Result<()> {
     }
     if let Some(row) = app.stores.sandboxes.find(info.id).await?.filter(|row| row.template.is_some()) {
         // One of the service's: its hooks run, and its record stays.
-        let how = EndSandbox { sync: false, force: args.force, volumes: Some(volumes) };
+        let (force, volumes) = (args.force, Some(volumes));
+        let how = EndSandbox { sync: false, force, volumes, delete_versions: args.versions };
         turns::services(app).await?.sandboxes.end(row.account_id, info.id, &how).await?;
-        return report(app, info.id, volumes);
+        return report(app, info.id, volumes.unwrap_or(Volumes::Keep));
     }
     if args.force {
         app.sandboxes.give_up_unsynced(info.id).await?;
@@ -69,7 +80,12 @@ async fn remove(app: &App, args: &RmArgs, reference: &str) -> Result<()> {
     if runs {
         app.sandboxes.stop(info.id, app.settings.stop_grace).await?;
     }
+    // Before the sandbox goes: only its record says where its versions are.
+    let versions = workspaces::of(app, info.id).await;
     app.sandboxes.remove(info.id, volumes).await?;
+    if args.versions {
+        versions?.delete_versions(info.id).await?;
+    }
     report(app, info.id, volumes)
 }
 

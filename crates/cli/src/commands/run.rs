@@ -9,7 +9,7 @@ use crate::{
 };
 use anyhow::Result;
 use clap::Args;
-use seawall_api::{ErrorKind, SandboxId, exec::StartProcess};
+use seawall_api::{AccountId, ErrorKind, SandboxId, exec::StartProcess};
 use seawall_core::{NewSandbox, ports::Volumes};
 use std::time::Duration;
 
@@ -36,6 +36,7 @@ pub struct RunArgs {
 
 pub async fn run(app: &App, args: &RunArgs) -> Result<i32> {
     let start = args.process.start(&app.settings, &args.command, false)?;
+    app.settings.mounts.check(AccountId::LOCAL, &args.spec.mounts)?;
     let mut signals = Signals::listen()?;
     // Chosen here, so that it can be removed however far the making came.
     let id = SandboxId::generate();

@@ -59,6 +59,7 @@ pub async fn serve(app: &App, args: &ServeArgs) -> Result<i32> {
     let address = listener.local_addr()?;
     let mut options = app.settings.server.options.clone();
     options.audit = Some(options.audit.unwrap_or_else(|| app.settings.data.join("audit.log")));
+    options.data = Some(app.settings.data.clone());
     let grace = options.grace;
     let scheme = if options.tls.is_some() { "https" } else { "http" };
     let server = Server::new(services.clone(), options)?;
@@ -190,7 +191,11 @@ async fn rounds(
         let idempotency = idempotency.clone();
         async move { idempotency.expire(10_000).await.map(drop) }
     });
-    tokio::join!(sweeping, reaping, watching, carrying, taking_up, expiring);
+    let deleting = every(SWEEP, "deletions", &stop, || {
+        let services = services.clone();
+        async move { services.finish_deletions().await }
+    });
+    tokio::join!(sweeping, reaping, watching, carrying, taking_up, expiring, deleting);
 }
 
 /// Now, and then each time after a pause, until the end. What fails is told, and tried again.

@@ -12,8 +12,8 @@ pub struct StopArgs {
     #[arg(required = true, value_name = "ID")]
     pub ids: Vec<String>,
 
-    /// How long processes may take to end before they are killed [default: 5s, or seawall.toml]
-    #[arg(long, value_name = "TIME", value_parser = duration::parse)]
+    /// How long processes may take to end before they are killed, up to 60s [default: 5s, or seawall.toml]
+    #[arg(long, value_name = "TIME", value_parser = duration::parse_grace)]
     pub grace: Option<Duration>,
 
     /// Also where it has work that its bucket lacks

@@ -1,22 +1,50 @@
-//! `seawall versions`, `diff`, `prune` and `verify`: what the bucket has of a sandbox, which may be gone.
+//! `seawall versions`, `versions rm`, `diff`, `prune` and `verify`: what the bucket has of a sandbox, which may be gone.
 
 use crate::{app::App, commands::sync::bar::Bar, duration, exit, lookup, output, workspaces};
 use anyhow::{Result, bail};
-use clap::Args;
+use clap::{Args, Subcommand};
 use jiff::Timestamp;
-use seawall_api::{ErrorKind, SandboxId, files::FileName};
+use seawall_api::{ErrorKind, SandboxId, files::FileName, http::DroppedVersions};
 use seawall_core::workspaces::{Change, Difference};
 use seawall_sync::{
     engine::{Phase, Progress},
-    versions::{Keep, Verified, VersionInfo},
+    versions::{Keep, Pruned, Verified, VersionInfo},
 };
 use std::time::Duration;
 
 #[derive(Debug, Args)]
+#[command(
+    args_conflicts_with_subcommands = true,
+    subcommand_negates_reqs = true,
+    after_help = "\
+Examples:
+  seawall versions demo
+  seawall versions rm demo 3    version 3 goes, with what no other version has of its files"
+)]
 pub struct VersionsArgs {
+    #[command(subcommand)]
+    pub what: Option<VersionsCommand>,
+
+    /// Whose versions: an id or a name; the whole id where the sandbox is gone
+    #[arg(value_name = "ID", required = true)]
+    pub id: Option<String>,
+}
+
+#[derive(Debug, Subcommand)]
+pub enum VersionsCommand {
+    /// Delete versions; the newest stays, unless all go with `seawall rm --versions`
+    Rm(VersionsRmArgs),
+}
+
+#[derive(Debug, Args)]
+pub struct VersionsRmArgs {
     /// Whose versions: an id or a name; the whole id where the sandbox is gone
     #[arg(value_name = "ID")]
     pub id: String,
+
+    /// Which ones, by their numbers or their times in milliseconds
+    #[arg(value_name = "VERSION", required = true)]
+    pub versions: Vec<i64>,
 }
 
 #[derive(Debug, Args)]
@@ -80,7 +108,10 @@ pub async fn workspace(app: &App, reference: &str) -> Result<SandboxId> {
 }
 
 pub async fn versions(app: &App, args: &VersionsArgs) -> Result<i32> {
-    let id = workspace(app, &args.id).await?;
+    if let Some(VersionsCommand::Rm(args)) = &args.what {
+        return remove(app, args).await;
+    }
+    let id = workspace(app, args.id.as_deref().unwrap_or_default()).await?;
     let versions = workspaces::of(app, id).await?.versions(id).await?;
     if app.json {
         output::json(&versions)?;
@@ -88,6 +119,43 @@ pub async fn versions(app: &App, args: &VersionsArgs) -> Result<i32> {
     }
     let row = |version: &VersionInfo| [version.seq, version.files, version.bytes];
     table(versions.iter().map(|version| (version.timestamp, row(version)))).print()?;
+    Ok(0)
+}
+
+async fn remove(app: &App, args: &VersionsRmArgs) -> Result<i32> {
+    let id = workspace(app, &args.id).await?;
+    let workspaces = workspaces::of(app, id).await?;
+    let mut dropped = DroppedVersions::default();
+    for version in &args.versions {
+        let gone = workspaces.delete_version(id, *version).await?;
+        add(&mut dropped, &counted(gone));
+    }
+    show_dropped(app.json, &dropped)
+}
+
+/// One more, where several go one after the other.
+pub fn add(all: &mut DroppedVersions, one: &DroppedVersions) {
+    all.kept = one.kept;
+    all.dropped.extend(&one.dropped);
+    all.objects_deleted += one.objects_deleted;
+    all.bytes_deleted += one.bytes_deleted;
+}
+
+fn counted(pruned: Pruned) -> DroppedVersions {
+    let Pruned { kept, dropped, objects_deleted, bytes_deleted } = pruned;
+    DroppedVersions { kept: kept as u64, dropped, objects_deleted, bytes_deleted }
+}
+
+pub fn show_dropped(json: bool, dropped: &DroppedVersions) -> Result<i32> {
+    if json {
+        output::json(dropped)?;
+        return Ok(0);
+    }
+    let DroppedVersions { kept, dropped, objects_deleted, bytes_deleted } = dropped;
+    output::line(format!(
+        "{kept} versions stay, {} went; {objects_deleted} objects deleted, {bytes_deleted} bytes",
+        dropped.len()
+    ))?;
     Ok(0)
 }
 
@@ -131,24 +199,22 @@ pub fn show_change(change: Change, path: &FileName) -> Result<()> {
     output::line(format!("{sign} {}", output::printable(&path.lossy())))
 }
 
-pub async fn prune(app: &App, args: &PruneArgs) -> Result<i32> {
-    if args.keep.is_none() && args.keep_for.is_none() {
-        bail!(exit::Usage("say what stays: --keep N, --keep-for TIME, or both".into()));
+impl PruneArgs {
+    pub fn check(&self) -> Result<()> {
+        if self.keep.is_none() && self.keep_for.is_none() {
+            bail!(exit::Usage("say what stays: --keep N, --keep-for TIME, or both".into()));
+        }
+        Ok(())
     }
+}
+
+pub async fn prune(app: &App, args: &PruneArgs) -> Result<i32> {
+    args.check()?;
     let id = workspace(app, &args.id).await?;
     let time = args.keep_for.map(|time| i64::try_from(time.as_millis()).unwrap_or(i64::MAX));
     let keep = Keep { newest: args.keep.unwrap_or(1), younger_than: time };
     let pruned = workspaces::of(app, id).await?.prune(id, keep).await?;
-    if app.json {
-        output::json(&pruned)?;
-        return Ok(0);
-    }
-    let (dropped, objects, bytes) = (pruned.dropped.len(), pruned.objects_deleted, pruned.bytes_deleted);
-    output::line(format!(
-        "{} versions stay, {dropped} went; {objects} objects deleted, {bytes} bytes",
-        pruned.kept
-    ))?;
-    Ok(0)
+    show_dropped(app.json, &counted(pruned))
 }
 
 pub async fn verify(app: &App, args: &VerifyArgs) -> Result<i32> {

@@ -54,7 +54,9 @@ async fn list(app: &App, quiet: bool) -> Result<i32> {
         output::json(&all)?;
     } else if quiet {
         let free = all.iter().filter(|volume| !volume.in_use);
-        output::raw(free.map(|volume| format!("{}\n", volume.name)).collect::<String>().as_bytes())?;
+        for volume in free {
+            output::line(output::printable(&volume.name))?;
+        }
     } else {
         table(&all).print()?;
     }

@@ -17,7 +17,7 @@ use toml::{Table, Value};
 /// Of a template's file.
 const KNOWN: [&str; 7] = ["base", "description", "agent", "sandbox", "sync", "git", "hooks"];
 const MODEL_KEYS: [&str; 2] = ["anthropic", "openai"];
-const UPSTREAM_KEYS: [&str; 2] = ["base_url", "key"];
+const UPSTREAM_KEYS: [&str; 3] = ["base_url", "key", "max_output_tokens"];
 const PROGRAM_KEYS: [&str; 2] = ["claude-code", "codex"];
 
 #[derive(Debug, Clone, Default)]
@@ -110,6 +110,11 @@ fn upstream(shown: &str, models: &Table, name: &str, upstream: &mut Upstream) ->
     }
     if let Some(key) = text("key")? {
         upstream.key = Some(Secret::new(key));
+    }
+    if let Some(value) = table.get("max_output_tokens") {
+        let most = value.as_integer().and_then(|most| u64::try_from(most).ok()).filter(|most| *most > 0);
+        let wrong = || anyhow!("{shown}: `models.{name}.max_output_tokens` must be a whole number above 0");
+        upstream.max_output_tokens = most.ok_or_else(wrong)?;
     }
     Ok(())
 }

@@ -12,7 +12,7 @@ use std::{
 };
 use toml::{Table, Value};
 
-const SERVER_KEYS: [&str; 17] = [
+const SERVER_KEYS: [&str; 19] = [
     "listen",
     "public_url",
     "cors_origins",
@@ -24,6 +24,8 @@ const SERVER_KEYS: [&str; 17] = [
     "rate_burst",
     "concurrency",
     "connections",
+    "memory_budget_mb",
+    "account_memory_budget_mb",
     "shutdown_grace_seconds",
     "audit_log",
     "public_metrics",
@@ -33,6 +35,8 @@ const SERVER_KEYS: [&str; 17] = [
 ];
 const SANDBOX_KEYS: [&str; 2] = ["idle_timeout", "max_lifetime"];
 const CONVERSATION_KEYS: [&str; 1] = ["delete_terminates_sandbox"];
+/// With less, one request of the largest size would not pass.
+const LEAST_MEMORY_MB: u64 = 8;
 const LISTEN_VAR: &str = "SEAWALL_LISTEN";
 /// The names that the seeds use.
 const IDLE_VAR: &str = "SANDBOX_SESSION_IDLE_TIMEOUT";
@@ -140,6 +144,9 @@ impl Layers {
         let concurrency = number("concurrency", 0, default.concurrency as u64);
         let connections = number("connections", 1, default.connections as u64);
         let grace = number("shutdown_grace_seconds", 0, default.grace.as_secs());
+        // Zero is what nobody can name: the default, which follows from the machine.
+        let memory = number("memory_budget_mb", LEAST_MEMORY_MB, 0);
+        let account_memory = number("account_memory_budget_mb", LEAST_MEMORY_MB, 0);
         let options = &mut self.settings.server.options;
         options.body_limit = usize::try_from(body_limit).unwrap_or(usize::MAX);
         options.request_timeout = seconds(timeout);
@@ -148,6 +155,9 @@ impl Layers {
         options.concurrency = usize::try_from(concurrency).unwrap_or(usize::MAX);
         options.connections = usize::try_from(connections).unwrap_or(usize::MAX);
         options.grace = seconds(grace);
+        let bytes = |mb: u64| (mb > 0).then(|| mb.saturating_mul(1 << 20));
+        options.memory_budget = bytes(memory);
+        options.account_memory_budget = bytes(account_memory);
     }
 
     pub(super) fn server_environment(&mut self, around: &Surroundings<'_>) -> Result<()> {

@@ -2,12 +2,20 @@
 
 use super::{Layers, Number, Settings, Surroundings, section, whole};
 use anyhow::{Result, anyhow};
-use seawall_core::workspaces::{KEY_PREFIX, WorkspaceSettings};
+use seawall_core::workspaces::{Bounds, KEY_PREFIX, WorkspaceSettings};
 use seawall_sync::state::Limits;
 use std::{path::Path, time::Duration};
 use toml::Table;
 
-const KEYS: [&str; 4] = ["bucket", "key_prefix", "stale_threshold_seconds", "max_file_size_bytes"];
+const KEYS: [&str; 7] = [
+    "bucket",
+    "key_prefix",
+    "stale_threshold_seconds",
+    "max_file_size_bytes",
+    "max_files",
+    "max_name_bytes",
+    "max_hole_bytes",
+];
 const BUCKET_VAR: &str = "SEAWALL_SYNC_BUCKET";
 /// The name that the seeds use.
 const OLD_BUCKET_VAR: &str = "S3_BUCKET_AGENT_DOCS";
@@ -20,6 +28,8 @@ pub struct SyncSettings {
     pub key_prefix: String,
     pub stale_after: Duration,
     pub limits: Limits,
+    /// What is taken from a sandbox.
+    pub bounds: Bounds,
 }
 
 impl Default for SyncSettings {
@@ -29,6 +39,7 @@ impl Default for SyncSettings {
             key_prefix: KEY_PREFIX.to_owned(),
             stale_after: Duration::from_secs(3600),
             limits: Limits::default(),
+            bounds: Bounds::default(),
         }
     }
 }
@@ -64,6 +75,28 @@ impl Layers {
         let number = |key: &str| sync.get(key).map(|value| (whole(value), value.to_string()));
         self.stale(&format!("{shown}: `sync.stale_threshold_seconds`"), number("stale_threshold_seconds"));
         self.file_size(&format!("{shown}: `sync.max_file_size_bytes`"), number("max_file_size_bytes"));
+        self.bounds(shown, number)
+    }
+
+    /// K9: a bound that cannot be read is no bound that could be guessed.
+    fn bounds(&mut self, shown: &str, number: impl Fn(&str) -> Option<Number>) -> Result<()> {
+        let bound = |key: &str| -> Result<Option<u64>> {
+            match number(key) {
+                None => Ok(None),
+                Some((Some(value), _)) if value > 0 => Ok(Some(value)),
+                Some((_, text)) => {
+                    Err(anyhow!("{shown}: `sync.{key}` must be a number above 0, and not {text}"))
+                }
+            }
+        };
+        let bounds = &mut self.settings.sync.bounds;
+        if let Some(files) = bound("max_files")? {
+            // More than a manifest can list.
+            let most = Limits::default().max_entries;
+            bounds.files = usize::try_from(files).unwrap_or(usize::MAX).min(most);
+        }
+        bounds.name_bytes = bound("max_name_bytes")?.unwrap_or(bounds.name_bytes);
+        bounds.hole_bytes = bound("max_hole_bytes")?.unwrap_or(bounds.hole_bytes);
         Ok(())
     }
 

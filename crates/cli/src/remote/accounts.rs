@@ -3,7 +3,7 @@
 use super::{Remote, conversations::page};
 use crate::{
     commands::{
-        accounts::{self, AccountsArgs, AccountsCommand, SettingsArgs},
+        accounts::{self, AccountArgs, AccountsArgs, AccountsCommand, SettingsArgs},
         keys::{self, KeysArgs, KeysCommand},
     },
     exit::Usage,
@@ -61,7 +61,22 @@ pub async fn accounts(remote: &Remote, args: &AccountsArgs) -> Result<i32> {
             accounts::made(remote.json, &client.create_account(&ask).await?)
         }
         AccountsCommand::Settings(args) => settings(remote, args).await,
+        AccountsCommand::Suspend { id } => client.suspend_account(*id).await.map(|_| 0).map_err(Into::into),
+        AccountsCommand::Resume { id } => client.resume_account(*id).await.map(|_| 0).map_err(Into::into),
+        AccountsCommand::Rm { id, force } => {
+            accounts::confirm(*force)?;
+            client.delete_account(*id).await?;
+            Ok(0)
+        }
     }
+}
+
+pub async fn account(remote: &Remote, args: &AccountArgs) -> Result<i32> {
+    let usage = match args.id {
+        Some(id) => remote.client.usage_of_account(id).await?,
+        None => remote.client.account_usage().await?,
+    };
+    accounts::usage(remote.json, &usage)
 }
 
 async fn settings(remote: &Remote, args: &SettingsArgs) -> Result<i32> {

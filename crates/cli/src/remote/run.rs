@@ -47,7 +47,7 @@ async fn one_off(
 
 async fn remove(remote: &Remote, id: SandboxId) -> Result<()> {
     // Its one command has ended, so nothing of it is wanted.
-    let end = EndSandbox { sync: false, force: true, delete_volumes: Some(true) };
+    let end = EndSandbox { sync: false, force: true, delete_volumes: Some(true), delete_versions: false };
     match remote.client.end_sandbox(id, &end).await {
         Err(error) if !matches!(error.kind(), ErrorKind::NotFound | ErrorKind::Gone) => Err(error.into()),
         _ => Ok(()),

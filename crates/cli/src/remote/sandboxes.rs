@@ -70,8 +70,10 @@ async fn remove(remote: &Remote, args: &rm::RmArgs, reference: &str) -> Result<(
     if rm::runs(&info) && !args.force {
         return Err(rm::refused(reference, &info));
     }
+    let delete_versions = args.versions;
     // As on this machine: what is to be saved is saved by `sync`, before.
-    let end = EndSandbox { sync: false, force: args.force, delete_volumes: Some(args.volumes) };
+    let (force, delete_volumes) = (args.force, Some(args.volumes));
+    let end = EndSandbox { sync: false, force, delete_volumes, delete_versions };
     remote.client.end_sandbox(info.id, &end).await?;
     rm::report(remote, info.id, if args.volumes { Volumes::Delete } else { Volumes::Keep })
 }

@@ -6,14 +6,14 @@ use crate::{
         each,
         restore::{self, RestoreArgs},
         sync::{self, SyncArgs},
-        versions::{self, DiffArgs, VersionsArgs},
+        versions::{self, DiffArgs, PruneArgs, VersionsArgs, VersionsCommand, VersionsRmArgs},
     },
     output,
 };
 use anyhow::{Context, Result};
 use seawall_api::{
     files::FileName,
-    http::{RestoreVersion, SyncFiles, Version},
+    http::{DroppedVersions, PruneVersions, RestoreVersion, SyncFiles, Version},
 };
 use seawall_core::workspaces::Change;
 use serde::de::DeserializeOwned;
@@ -39,7 +39,10 @@ fn read<T: DeserializeOwned>(told: Value) -> Result<T> {
 }
 
 pub async fn versions(remote: &Remote, args: &VersionsArgs) -> Result<i32> {
-    let id = remote.find_id(&args.id).await?;
+    if let Some(VersionsCommand::Rm(args)) = &args.what {
+        return remove(remote, args).await;
+    }
+    let id = remote.find_id(args.id.as_deref().unwrap_or_default()).await?;
     let found = remote.client.versions(id).await?.items;
     if remote.json {
         output::json(&found.iter().map(as_local).collect::<Vec<_>>())?;
@@ -48,6 +51,25 @@ pub async fn versions(remote: &Remote, args: &VersionsArgs) -> Result<i32> {
     let row = |each: &Version| (each.version, [each.sequence, each.files, each.bytes]);
     versions::table(found.iter().map(row)).print()?;
     Ok(0)
+}
+
+async fn remove(remote: &Remote, args: &VersionsRmArgs) -> Result<i32> {
+    let id = remote.find_id(&args.id).await?;
+    let mut dropped = DroppedVersions::default();
+    for version in &args.versions {
+        versions::add(&mut dropped, &remote.client.delete_version(id, *version).await?);
+    }
+    versions::show_dropped(remote.json, &dropped)
+}
+
+pub async fn prune(remote: &Remote, args: &PruneArgs) -> Result<i32> {
+    args.check()?;
+    let id = remote.find_id(&args.id).await?;
+    let ask = PruneVersions {
+        keep: args.keep.map(|count| count as u64),
+        keep_for_seconds: args.keep_for.map(|time| time.as_secs()),
+    };
+    versions::show_dropped(remote.json, &remote.client.prune_versions(id, &ask).await?)
 }
 
 /// With the names that `seawall versions` has without a server.

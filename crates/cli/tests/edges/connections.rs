@@ -2,10 +2,10 @@
 
 use crate::{
     client::{Answer, read_answer},
-    server::{Server, skip},
+    server::{Server, skip, text},
 };
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
-use serde_json::json;
+use serde_json::{Value, json};
 use std::{
     io::{ErrorKind, Read, Write},
     net::TcpStream,
@@ -102,6 +102,40 @@ fn k5_where_all_places_are_taken_the_idle_make_room() {
     let begun = Instant::now();
     assert_eq!(until_closed(&mut open[0]), "");
     assert!(begun.elapsed() < Duration::from_secs(8), "{:?}", begun.elapsed());
+}
+
+/// The stall of issue 16: each of these stops waits for a minute, for a process that ignores SIGTERM.
+#[test]
+fn k5_six_hundred_stops_that_wait_hold_nobody_up() {
+    const STOPS: usize = 600;
+    let _turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
+    if !may_open(STOPS as u64) {
+        return skip("k5_six_hundred_stops_that_wait_hold_nobody_up", "RLIMIT_NOFILE is below 1600");
+    }
+    let server = Server::start();
+    let (_, tenant) = server.new_account("tenant");
+    let post = |path: &str, body: &Value| server.anonymous("POST", path).key(&tenant).json(body);
+    let id = text(&post("/sandboxes", &json!({})).send().is(201).json()["id"]);
+    let stubborn = "(trap '' TERM HUP; touch /tmp/ready; while :; do sleep 1000; done) > /dev/null 2>&1 & \
+                    while ! [ -e /tmp/ready ]; do sleep 0.01; done";
+    post(&format!("/sandboxes/{id}/exec"), &json!({ "command": stubborn })).send().is(200);
+    let stop = |grace: u64| post(&format!("/sandboxes/{id}/stop"), &json!({ "grace_ms": grace }));
+    stop(60_001).send().refused(400, "invalid");
+    let others_work = || {
+        for _ in 0..5 {
+            let begun = Instant::now();
+            let id = server.sandbox();
+            assert_eq!(server.run(&id, "echo well"), "well\n");
+            server.delete(&format!("/sandboxes/{id}?sync=false&volumes=delete")).is(200);
+            assert!(begun.elapsed() < Duration::from_secs(10), "{:?}", begun.elapsed());
+        }
+    };
+    let waiting: Vec<TcpStream> = (0..STOPS).map(|_| stop(60_000).begin()).collect();
+    others_work();
+    assert_eq!(waiting.len(), STOPS);
+    // And when the callers have hung up.
+    drop(waiting);
+    others_work();
 }
 
 #[test]

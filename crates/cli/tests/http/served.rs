@@ -23,6 +23,8 @@ pub struct Served {
     client: Client,
     /// Not in the data folder, whose disk may be full.
     log: NamedTempFile,
+    /// How many files it may have open. None: as many as the test.
+    files: Option<u32>,
     pub world: World,
 }
 
@@ -53,16 +55,41 @@ impl Served {
 
     pub fn on(world: World) -> Served {
         let log = NamedTempFile::new().unwrap();
-        let mut served = Served { child: None, client: Client::default(), log, world };
+        let mut served = Served { child: None, client: Client::default(), log, files: None, world };
         served.start();
         served
+    }
+
+    /// One that may have so many files open.
+    pub fn with_files(settings: &str, files: u32) -> Served {
+        let mut served = Served::with(settings, &[]);
+        served.kill();
+        served.files = Some(files);
+        served.start();
+        served
+    }
+
+    /// The most memory that it had, in MiB.
+    pub fn most_memory(&self) -> u64 {
+        let pid = self.child.as_ref().unwrap().id();
+        let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
+        let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).unwrap();
+        line.trim().trim_end_matches(" kB").parse::<u64>().unwrap() >> 10
     }
 
     /// On the same data folder. The port is another one.
     pub fn start(&mut self) {
         assert!(self.child.is_none(), "it runs already");
         let log = File::options().append(true).open(self.log.path()).unwrap();
-        let mut command = self.world.command();
+        let mut command = match self.files {
+            None => self.world.command(),
+            Some(files) => {
+                let mut shell = self.world.command_of("/bin/sh");
+                let script = format!("ulimit -n {files} && exec \"$0\" \"$@\"");
+                shell.args(["-c", &script, env!("CARGO_BIN_EXE_seawall")]);
+                shell
+            }
+        };
         command.args(["serve", "--listen", "127.0.0.1:0", "--print-url"]);
         let mut child = command.stdout(Stdio::piped()).stderr(log).spawn().unwrap();
         let stdout = child.stdout.take().unwrap();

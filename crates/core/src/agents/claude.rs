@@ -99,6 +99,11 @@ pub(super) fn gateway_port(agent: &str, ask: &AgentAsk) -> Result<u16> {
     ask.port.ok_or_else(|| Error::invalid(text()))
 }
 
+#[cfg(feature = "testing")]
+pub(super) fn parser_with_lengths(part: usize, longest: usize) -> Box<dyn Parser> {
+    Box::new(JsonLines::<Stream>::with_lengths(part, longest))
+}
+
 /// What its lines mean. `type` can be anywhere in them, and types that are not known appear.
 #[derive(Debug, Default)]
 struct Stream {

@@ -18,10 +18,6 @@ const START: &str = r#"mkdir -p "$CODEX_HOME" && exec "$0" "$@""#;
 pub struct Codex;
 
 impl Driver for Codex {
-    fn counts_thread(&self) -> bool {
-        true
-    }
-
     fn name(&self) -> &'static str {
         "codex"
     }
@@ -107,6 +103,11 @@ fn settings(port: u16, ask: &AgentAsk) -> Vec<(&'static str, String)> {
 /// A text as TOML writes it: as JSON does, but for one character.
 fn toml(text: &str) -> String {
     Value::from(text).to_string().replace('\u{7f}', "\\u007f")
+}
+
+#[cfg(feature = "testing")]
+pub(super) fn parser_with_lengths(part: usize, longest: usize) -> Box<dyn Parser> {
+    Box::new(JsonLines::<Stream>::with_lengths(part, longest))
 }
 
 /// What its lines mean.

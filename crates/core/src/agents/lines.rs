@@ -1,6 +1,7 @@
 //! What the parsers of agents share: output cut into lines of JSON, and how the work came out.
 
 use super::{Outcome, Parser};
+use crate::budget::json_weight;
 use seawall_api::{
     conversation::{TurnState, Usage},
     event::Event,
@@ -11,7 +12,9 @@ use serde_json::Value;
 /// What is kept back of a line that is not complete. With more the agent would wait for us, and we for its line.
 const PART: usize = 1 << 20;
 /// Longer lines are passed over: memory has an end.
-const LONGEST: usize = 64 << 20;
+const LONGEST: usize = 16 << 20;
+/// And so are lines that take more than this once they are parsed.
+const HEAVIEST: u64 = 64 << 20;
 /// What is kept of an error, in characters.
 const TAIL: usize = 2000;
 
@@ -72,6 +75,17 @@ impl Lines {
         self.rest.len()
     }
 
+    /// Bytes that are held of the line that is not complete.
+    pub fn held(&self) -> usize {
+        self.stored.len() + self.rest.len()
+    }
+
+    /// Gives the line up: what comes of it is thrown away.
+    pub fn give_up(&mut self, events: &mut Vec<Event>) {
+        events.push(too_long());
+        self.pass_over();
+    }
+
     /// What was kept back becomes a part, up to its last whole character.
     pub fn store(&mut self, events: &mut Vec<Event>) {
         let whole = self.rest.len() - half_character(&self.rest);
@@ -108,7 +122,7 @@ impl Lines {
         text.push_str(&String::from_utf8_lossy(&self.rest));
         self.rest.clear();
         self.skip = false;
-        if text.len() > self.longest {
+        if text.len() > self.longest || json_weight(text.as_bytes()) > HEAVIEST {
             events.push(too_long());
         } else if !text.trim().is_empty() {
             line(text.strip_suffix('\r').unwrap_or(&text), events);
@@ -152,6 +166,14 @@ pub(super) struct JsonLines<M> {
     meaning: M,
 }
 
+#[cfg(feature = "testing")]
+impl<M: Default> JsonLines<M> {
+    /// Stores parts of lines, and passes lines over, at other lengths than usual.
+    pub fn with_lengths(part: usize, longest: usize) -> JsonLines<M> {
+        JsonLines { lines: Lines { part, longest, ..Lines::default() }, meaning: M::default() }
+    }
+}
+
 impl<M: Meaning> Parser for JsonLines<M> {
     fn replay(&mut self, event: &Event) {
         self.lines.replay(event);
@@ -172,6 +194,14 @@ impl<M: Meaning> Parser for JsonLines<M> {
 
     fn unread(&self) -> usize {
         self.lines.unread()
+    }
+
+    fn held(&self) -> usize {
+        self.lines.held()
+    }
+
+    fn pass_over(&mut self, events: &mut Vec<Event>) {
+        self.lines.give_up(events);
     }
 
     fn finish(&mut self, status: &ExitStatus, events: &mut Vec<Event>) -> Outcome {

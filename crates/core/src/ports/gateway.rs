@@ -4,13 +4,12 @@
 //! sandbox may reach. Everything else is refused. Nothing that a box sends is believed: not its `Host`, not its
 //! credentials, not its paths.
 
+use crate::tokens::TurnTokens;
 use async_trait::async_trait;
 use seawall_api::{AccountId, ConversationId, SandboxId, TurnId, conversation::Usage};
 use seawall_wire::Duplex;
-use std::{
-    fmt,
-    sync::{Arc, Mutex, PoisonError},
-};
+use std::{fmt, sync::Arc};
+use tokio::sync::watch;
 
 /// A secret of the server. Never shown, not even by accident.
 #[derive(Clone, PartialEq, Eq)]
@@ -54,8 +53,8 @@ pub struct ModelAccess {
     pub allowed: Option<Vec<String>>,
     /// Patterns with `*` that are refused in any case.
     pub denied: Vec<String>,
-    /// Tokens that may still be used today; none: as many as there are.
-    pub tokens_left: Option<u64>,
+    /// The turn's part of the account's budget.
+    pub tokens: TurnTokens,
 }
 
 /// The one repository that a sandbox may reach.
@@ -69,8 +68,8 @@ pub struct GitAccess {
 }
 
 /// What passed: the tokens that answers told of.
-#[derive(Debug, Default)]
-pub struct Meter(Mutex<Metered>);
+#[derive(Debug)]
+pub struct Meter(watch::Sender<Metered>);
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Metered {
@@ -78,25 +77,40 @@ pub struct Metered {
     pub usage: Usage,
 }
 
+impl Default for Meter {
+    fn default() -> Meter {
+        Meter::from(Usage::default())
+    }
+}
+
+/// A meter that goes on from what was counted before.
+impl From<Usage> for Meter {
+    fn from(usage: Usage) -> Meter {
+        Meter(watch::Sender::new(Metered { requests: 0, usage }))
+    }
+}
+
 impl Meter {
     pub fn request(&self) {
-        self.lock().requests += 1;
+        self.0.send_modify(|metered| metered.requests += 1);
     }
 
     pub fn add(&self, usage: &Usage) {
-        let mut metered = self.lock();
-        let sum = &mut metered.usage;
-        sum.input_tokens = sum.input_tokens.saturating_add(usage.input_tokens);
-        sum.output_tokens = sum.output_tokens.saturating_add(usage.output_tokens);
-        sum.cache_tokens = sum.cache_tokens.saturating_add(usage.cache_tokens);
+        self.0.send_modify(|metered| {
+            let sum = &mut metered.usage;
+            sum.input_tokens = sum.input_tokens.saturating_add(usage.input_tokens);
+            sum.output_tokens = sum.output_tokens.saturating_add(usage.output_tokens);
+            sum.cache_tokens = sum.cache_tokens.saturating_add(usage.cache_tokens);
+        });
     }
 
     pub fn so_far(&self) -> Metered {
-        *self.lock()
+        *self.0.borrow()
     }
 
-    fn lock(&self) -> std::sync::MutexGuard<'_, Metered> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    /// Wakes whenever something passed.
+    pub fn subscribe(&self) -> watch::Receiver<Metered> {
+        self.0.subscribe()
     }
 }
 

@@ -12,6 +12,8 @@
 //!   `remove_volume` does, where no box has it.
 //! - `get` and `list` tell the truth of the substrate, not of memory. A box made by a former run of
 //!   the host is found again; boxes of another installation are left alone.
+//! - A box that cannot be read is that box's problem: it is listed as [`BoxState::Damaged`], and what runs in it is left
+//!   alone until it is removed.
 //! - `watch` gives every box as it is now, then [`BoxEvent::Ready`], then each change. A broken
 //!   stream yields an error and ends; the caller resubscribes.
 //! - `connect` gives a fresh duplex byte stream to the guest, as often as asked.
@@ -96,6 +98,9 @@ pub enum BoxState {
     Paused,
     /// Ran, and does not run.
     Stopped,
+    /// What the provider keeps of it cannot be read, so it is neither used nor started, and can only be removed. Its
+    /// processes may live.
+    Damaged,
 }
 
 /// A box as it is now.
@@ -182,6 +187,16 @@ pub trait Provider: Send + Sync {
 
     fn capabilities(&self) -> Capabilities;
 
+    /// The limits of a box whose spec names none. What is not here is not limited.
+    fn default_limits(&self) -> Limits {
+        Limits::default()
+    }
+
+    /// Fails where no box could be made or started now: what makes them does not answer. For those who watch the server.
+    async fn check(&self) -> Result<()> {
+        Ok(())
+    }
+
     /// Whether `create` makes its intent durable before anything else, so that a box is found again by it.
     fn keeps_intent(&self) -> bool {
         false
@@ -210,6 +225,11 @@ pub trait Provider: Send + Sync {
     async fn get(&self, id: SandboxId) -> Result<BoxInfo>;
 
     async fn list(&self) -> Result<Vec<BoxInfo>>;
+
+    /// The ids of [`Provider::list`]. For sweeps: what boxes were asked to be is not kept in memory.
+    async fn ids(&self) -> Result<Vec<SandboxId>> {
+        Ok(self.list().await?.into_iter().map(|found| found.id).collect())
+    }
 
     async fn watch(&self) -> Result<BoxEvents>;
 

@@ -3,13 +3,16 @@
 //! A record is written before its box is made and goes after the box is gone, so that a crash leaves
 //! something to clean up, never a box that nobody knows. What a call has returned is durable.
 
-use super::Volumes;
+use super::{
+    Volumes,
+    store::{Page, Paged},
+};
 use crate::Result;
 use async_trait::async_trait;
 use jiff::Timestamp;
 use seawall_api::{
     AccountId, SandboxId,
-    sandbox::{EndReason, SandboxSpec, SandboxState},
+    sandbox::{EndReason, SandboxSpec, SandboxState, Timeouts},
 };
 use serde::{Deserialize, Serialize};
 use std::pin::Pin;
@@ -38,6 +41,43 @@ pub struct Record {
     /// Its workspace has work that no bucket has, and why (H8). It is not stopped or removed without force.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub unsynced: Option<String>,
+}
+
+/// The part of a record that background rounds read. It has nothing whose size a user decides, so that a page of heads is small.
+#[derive(Debug, Clone, PartialEq)]
+pub struct RecordHead {
+    pub id: SandboxId,
+    pub account_id: AccountId,
+    pub provider: String,
+    pub template: Option<String>,
+    pub state: SandboxState,
+    pub reason: Option<EndReason>,
+    pub removing: Option<Volumes>,
+    pub unsynced: Option<String>,
+    pub timeouts: Timeouts,
+    /// The shared volume that it uses, if any.
+    pub volume: Option<String>,
+    pub created_at: Timestamp,
+    pub started_at: Option<Timestamp>,
+}
+
+impl From<&Record> for RecordHead {
+    fn from(record: &Record) -> RecordHead {
+        RecordHead {
+            id: record.id,
+            account_id: record.account_id,
+            provider: record.provider.clone(),
+            template: record.template.clone(),
+            state: record.state,
+            reason: record.reason.clone(),
+            removing: record.removing,
+            unsynced: record.unsynced.clone(),
+            timeouts: record.spec.timeouts,
+            volume: record.spec.volume.clone(),
+            created_at: record.created_at,
+            started_at: record.started_at,
+        }
+    }
 }
 
 /// Of records from before there were accounts.
@@ -76,8 +116,13 @@ pub trait Records: Send + Sync {
 
     async fn get(&self, id: SandboxId) -> Result<Option<Record>>;
 
-    /// All of them, oldest first.
+    /// All of them, oldest first. For a command that shows them; rounds read [`Records::heads`].
     async fn list(&self) -> Result<Vec<Record>>;
+
+    /// One page of the heads of all records, oldest first.
+    async fn heads(&self, page: &Page) -> Result<Paged<RecordHead>>;
+
+    async fn head(&self, id: SandboxId) -> Result<Option<RecordHead>>;
 
     /// Removing what is gone succeeds.
     async fn remove(&self, id: SandboxId) -> Result<()>;

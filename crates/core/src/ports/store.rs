@@ -24,21 +24,27 @@ mod outbox;
 mod page;
 mod sandboxes;
 mod sessions;
+mod stored;
+mod tokens;
 mod turns;
 
-pub use accounts::{Accounts, KeyHash};
+pub use accounts::{Accounts, KeyHash, KeyLimits};
 pub use conversations::{ConversationFilter, Conversations, HookUsage, NewConversation, SortBy};
 pub use hook_runs::{DEFAULT_HOOK, HookOutcome, HookRun, HookRuns, WEBHOOK_TO};
 pub use idempotency::{Begun, Idempotency};
-pub use leases::{Fence, Lease, Leases};
+pub use leases::{Fence, Lease, Leases, Takeover};
 pub use messages::{Direction, Messages};
 pub use outbox::{Delivery, Outbox, OutboxEntry, Task};
 pub use page::{Cursor, MAX_PAGE, Page, Paged};
-pub use sandboxes::{SandboxFilter, SandboxRow, SandboxRows};
+pub use sandboxes::{
+    MAX_METADATA, MAX_METADATA_KEYS, SandboxFilter, SandboxRow, SandboxRows, merge_metadata,
+};
 pub use sessions::{Session, SessionScope, Sessions};
-pub use turns::{BeginTurn, EndTurn, NewLease, TurnEvent, Turns};
+pub use stored::{Stored, StoredPlace};
+pub use tokens::{Day, TokenCharge, TokenTotals, Tokens, all_tokens};
+pub use turns::{BeginTurn, EndTurn, NewLease, RunningTurn, TurnEvent, Turns};
 
-use jiff::Timestamp;
+use jiff::{SignedDuration, Timestamp};
 use std::sync::Arc;
 
 /// All of them. One database mostly, but messages may be elsewhere.
@@ -54,6 +60,8 @@ pub struct Stores {
     pub outbox: Arc<dyn Outbox>,
     pub idempotency: Arc<dyn Idempotency>,
     pub leases: Arc<dyn Leases>,
+    pub stored: Arc<dyn Stored>,
+    pub tokens: Arc<dyn Tokens>,
 }
 
 impl Stores {
@@ -70,6 +78,8 @@ impl Stores {
             + Outbox
             + Idempotency
             + Leases
+            + Stored
+            + Tokens
             + 'static,
     {
         Stores {
@@ -82,7 +92,9 @@ impl Stores {
             hook_runs: store.clone(),
             outbox: store.clone(),
             idempotency: store.clone(),
-            leases: store,
+            leases: store.clone(),
+            stored: store.clone(),
+            tokens: store,
         }
     }
 }
@@ -91,6 +103,12 @@ impl Stores {
 pub fn to_micros(time: Timestamp) -> Timestamp {
     // A time without its finer part is a time.
     Timestamp::from_microsecond(time.as_microsecond()).unwrap_or(time)
+}
+
+/// The next time that stores can tell from another.
+pub fn just_after(time: Timestamp) -> Timestamp {
+    // At the end of all time there is none.
+    to_micros(time).checked_add(SignedDuration::from_micros(1)).unwrap_or(time)
 }
 
 impl std::fmt::Debug for Stores {

@@ -1,17 +1,38 @@
 //! T5: when sandboxes end by themselves. Whoever starts one tells its guest; a server that looks after it holds to it.
 
-use super::Sandboxes;
-use crate::{Result, ports::Record};
+use super::{Sandboxes, no_sandbox};
+use crate::{
+    Result, lifecycle,
+    ports::{
+        Record, RecordHead,
+        store::{Cursor, Page, Paged},
+    },
+};
 use seawall_api::{
     SandboxId,
     message::{Attend, GuestInfo},
+    sandbox::{EndReason, SandboxState, Timeouts},
 };
 use std::{sync::atomic::Ordering, time::Duration};
 
+/// How many heads of records a round holds at a time.
+const HEADS: u32 = 100;
+
 impl Sandboxes {
-    /// Every sandbox of this machine as it is recorded, oldest first.
-    pub async fn records(&self) -> Result<Vec<Record>> {
-        self.inner.records.list().await
+    /// The next page of this machine's records, oldest first, without what users put into them. For rounds: they hold one page
+    /// at a time.
+    pub async fn heads(&self, after: Option<Cursor>) -> Result<Paged<RecordHead>> {
+        self.inner.records.heads(&Page { limit: HEADS, after }).await
+    }
+
+    pub(crate) async fn head(&self, id: SandboxId) -> Result<Option<RecordHead>> {
+        self.inner.records.head(id).await
+    }
+
+    /// The state of a recorded sandbox, as its box is now.
+    pub(crate) async fn state_of(&self, head: &RecordHead) -> Result<(SandboxState, Option<EndReason>)> {
+        let found = self.find_box(&head.provider, head.id).await?;
+        Ok(lifecycle::reconcile(head.state, head.reason.as_ref(), found.as_ref()))
     }
 
     /// From now on this process ends what is over, and comes by at least so often.
@@ -30,7 +51,11 @@ impl Sandboxes {
             return;
         }
         let told = match self.client(record.id, &record.provider) {
-            Ok(guest) => guest.attend(attend(record, self.attended())).await.map(drop).map_err(Into::into),
+            Ok(guest) => guest
+                .attend(attend(record.spec.timeouts, self.attended()))
+                .await
+                .map(drop)
+                .map_err(Into::into),
             Err(error) => Err(error),
         };
         if let Err(error) = told {
@@ -39,22 +64,21 @@ impl Sandboxes {
     }
 
     /// For so long the caller looks after a sandbox that runs, and its guest does not end it.
-    pub async fn look_after(&self, record: &Record, time: Duration) -> Result<GuestInfo> {
-        Ok(self.client(record.id, &record.provider)?.attend(attend(record, time)).await?)
+    pub async fn look_after(&self, head: &RecordHead, time: Duration) -> Result<GuestInfo> {
+        Ok(self.client(head.id, &head.provider)?.attend(attend(head.timeouts, time)).await?)
     }
 
     /// As [`Sandboxes::look_after`], by its id. What has no deadlines needs nobody.
     pub async fn look_after_id(&self, id: SandboxId, time: Duration) -> Result<()> {
-        let record = self.record(id).await?;
-        match record.spec.timeouts.is_empty() {
+        let head = self.head(id).await?.ok_or_else(|| no_sandbox(id))?;
+        match head.timeouts.is_empty() {
             true => Ok(()),
-            false => self.look_after(&record, time).await.map(drop),
+            false => self.look_after(&head, time).await.map(drop),
         }
     }
 }
 
-fn attend(record: &Record, time: Duration) -> Attend {
-    let timeouts = record.spec.timeouts;
+fn attend(timeouts: Timeouts, time: Duration) -> Attend {
     Attend {
         idle_s: timeouts.idle_seconds,
         max_lifetime_s: timeouts.max_lifetime_seconds,

@@ -1,7 +1,8 @@
 //! What a sandbox may be called and asked to be. Bad input is refused before anything is recorded.
 
 use crate::{Error, Result};
-use seawall_api::{InvalidId, SandboxId, sandbox::SandboxSpec};
+use seawall_api::{ErrorKind, InvalidId, SandboxId, http::CreateSandbox, sandbox::SandboxSpec};
+use std::collections::BTreeMap;
 
 /// What file systems take, with room for what is put before it.
 pub const LONGEST_VOLUME: usize = 220;
@@ -20,6 +21,45 @@ pub fn name(name: Option<&str>) -> Result<()> {
             "`{name}` cannot be a name: use 1 to 63 of a-z 0-9 - _ . and begin with a letter or digit"
         ))),
     }
+}
+
+/// Bounds of what a request may have kept with a sandbox: entries, and bytes of names and values together.
+const MAX_ENV: (usize, usize) = (256, 64 << 10);
+const MAX_LABELS: (usize, usize) = (64, 16 << 10);
+const MAX_MOUNTS: usize = 32;
+const MAX_PATH: usize = 4096;
+const MAX_WORD: usize = 512;
+
+/// What a request asks to be kept with a sandbox has an end: rows are read again and again.
+pub fn wishes(ask: &CreateSandbox) -> Result<()> {
+    map("env", &ask.env, MAX_ENV)?;
+    map("labels", &ask.labels, MAX_LABELS)?;
+    for (what, word) in
+        [("image", &ask.image), ("user", &ask.user), ("template", &ask.template), ("provider", &ask.provider)]
+    {
+        if word.as_ref().is_some_and(|word| word.len() > MAX_WORD) {
+            return Err(too_large(format!("`{what}` has at most {MAX_WORD} bytes")));
+        }
+    }
+    let long = ask.mounts.iter().any(|mount| mount.source.len().max(mount.target.len()) > MAX_PATH);
+    if ask.mounts.len() > MAX_MOUNTS || long {
+        return Err(too_large(format!(
+            "`mounts` has at most {MAX_MOUNTS} entries, with paths of {MAX_PATH} bytes"
+        )));
+    }
+    Ok(())
+}
+
+fn map(what: &str, map: &BTreeMap<String, String>, (entries, bytes): (usize, usize)) -> Result<()> {
+    let size: usize = map.iter().map(|(key, value)| key.len() + value.len()).sum();
+    match map.len() > entries || size > bytes {
+        true => Err(too_large(format!("`{what}` has at most {entries} entries, and {bytes} bytes in all"))),
+        false => Ok(()),
+    }
+}
+
+fn too_large(message: String) -> Error {
+    Error::new(ErrorKind::TooLarge, message)
 }
 
 pub fn spec(spec: &SandboxSpec) -> Result<()> {

@@ -1,6 +1,6 @@
 //! Making a sandbox: the record first, so that a crash leaves something to clean up.
 
-use super::{Left, NewSandbox, Sandboxes, check, info};
+use super::{Left, NewSandbox, Purpose, Sandboxes, admit::to_its_end, check, info};
 use crate::{
     Error, Result,
     ports::{Durable, Provider, Record, Volumes},
@@ -34,7 +34,13 @@ impl Sandboxes {
         Ok(found.is_some_and(|record| record.state == SandboxState::Created && record.started_at.is_none()))
     }
 
+    /// To its end, also where the caller hangs up: a box must not come to run after its admission is gone.
     async fn make(&self, new: NewSandbox, start: bool) -> Result<SandboxInfo> {
+        let sandboxes = self.clone();
+        to_its_end(async move { sandboxes.make_admitted(new, start).await }).await
+    }
+
+    async fn make_admitted(&self, new: NewSandbox, start: bool) -> Result<SandboxInfo> {
         check::name(new.name.as_deref())?;
         check::spec(&new.spec)?;
         let provider = match &new.provider {
@@ -58,6 +64,7 @@ impl Sandboxes {
         };
         // Until it is made or given up: a sweep leaves it alone meanwhile.
         let _claim = self.inner.records.claim(id).await?;
+        let _admitted = self.admit(&record, start, Purpose::Use).await?;
         let (record, ours, durable) = self.record_intent(&provider, record).await?;
         reached("the record is there");
         let made = match start && ours {
@@ -202,7 +209,7 @@ impl Sandboxes {
         let id = record.id;
         let cleaned = match provider.remove(id, Volumes::Keep).await {
             Ok(()) if record.reason == Some(EndReason::Terminated) => {
-                self.leave(record.clone(), Left::ByTemplate).await
+                self.leave(record.clone(), Left::ByTemplate, &self.mark(&record)).await
             }
             Ok(()) => self.inner.records.remove(id).await,
             Err(error) => Err(error),

@@ -1,8 +1,11 @@
 //! H8: a sandbox with work that no bucket has is neither stopped nor removed without force.
 
 use super::Sandboxes;
-use crate::{Error, Result, ports::Record};
+use crate::{Error, Result, error::cut, ports::Record};
 use seawall_api::SandboxId;
+
+/// How much of a reason is kept, in characters: rounds read it of every sandbox that is marked.
+const MOST_WHY: usize = 1000;
 
 pub fn check(record: &Record) -> Result<()> {
     match &record.unsynced {
@@ -17,8 +20,10 @@ pub fn check(record: &Record) -> Result<()> {
 impl Sandboxes {
     /// Marks a sandbox, with the reason, or takes the mark away.
     pub async fn mark_unsynced(&self, id: SandboxId, why: Option<String>) -> Result<()> {
+        let why = why.map(|why| why.chars().take(MOST_WHY).collect());
         let _claim = self.inner.records.claim(id).await?;
         let mut record = self.record(id).await?;
+        let why = why.map(cut);
         if record.unsynced != why {
             record.unsynced = why;
             self.inner.records.update(&record).await?;

@@ -3,7 +3,7 @@
 use super::Sandboxes;
 use crate::{
     Error, Result,
-    ports::{Provider, Record, VolumeInfo, Volumes},
+    ports::{Provider, Record, RecordHead, VolumeInfo, Volumes},
 };
 use seawall_api::{ErrorKind, SandboxId};
 use std::sync::Arc;
@@ -60,13 +60,20 @@ impl Sandboxes {
 
     /// A sandbox, other than one, that would miss a shared volume.
     async fn user_of(&self, name: &str, but: Option<SandboxId>) -> Result<Option<SandboxId>> {
-        let all = self.inner.records.list().await?;
         // Of those that go together with their files none misses it.
-        let has = |record: &&Record| {
-            record.spec.volume.as_deref() == Some(name)
-                && Some(record.id) != but
-                && (but.is_none() || record.removing != Some(Volumes::Delete))
+        let has = |head: &&RecordHead| {
+            head.volume.as_deref() == Some(name)
+                && Some(head.id) != but
+                && (but.is_none() || head.removing != Some(Volumes::Delete))
         };
-        Ok(all.iter().find(has).map(|record| record.id))
+        let mut after = None;
+        loop {
+            let page = self.heads(after).await?;
+            match (page.items.iter().find(has), page.next) {
+                (Some(head), _) => return Ok(Some(head.id)),
+                (None, Some(next)) => after = Some(next),
+                (None, None) => return Ok(None),
+            }
+        }
     }
 }

@@ -14,6 +14,8 @@ use serde::{Deserialize, Serialize};
 
 /// Nodes of one tree, at the most.
 const MAX_NODES: usize = 10_000;
+/// Bytes of paths in one list or tree, at the most. Names may be long, and are written in full for each entry.
+const MAX_NAMES: usize = 2 << 20;
 /// Directories below each other that a tree shows, at the most.
 const MAX_DEPTH: u32 = 64;
 /// Ours, in a workspace: nobody's files. The state file has others beside it.
@@ -86,16 +88,21 @@ impl SandboxService {
         let guest = self.guest(account, id).await?;
         let base = shown_dir(&ask.path);
         let mut after = ask.after.as_deref().map(name_of).transpose()?;
-        let mut items = Vec::new();
+        let (mut items, mut bytes) = (Vec::new(), 0);
         // Filters leave gaps: pages of the guest are taken until one of ours is full.
         loop {
             let limit = ask.limit - items.len() as u32;
             let dir = FileRef::new(ask.path.as_str());
             let listing = guest.list(ListDir { dir, depth: ask.depth, after, limit }).await?;
             after = listing.next;
-            items.extend(
-                listing.entries.iter().filter(|entry| ask.wants(entry)).map(|entry| shown(&base, entry)),
-            );
+            for entry in listing.entries.iter().filter(|entry| ask.wants(entry)) {
+                let file = shown(&base, entry);
+                bytes += weight(&file);
+                items.push(file);
+                if bytes > MAX_NAMES {
+                    return Ok(List { items, next: Some(escaped(&entry.path)) });
+                }
+            }
             if after.is_none() || items.len() >= ask.limit as usize {
                 return Ok(List { items, next: after.map(|name| escaped(&name)) });
             }
@@ -117,16 +124,18 @@ impl SandboxService {
             return Ok(Tree { root, truncated: false });
         }
         root.children = Some(Vec::new());
-        let (mut after, mut count) = (None, 0);
+        let (mut after, mut count, mut bytes) = (None, 0, 0);
         loop {
             let ask = ListDir { dir: FileRef::new(path), depth, after, limit: MAX_PAGE };
             let listing = guest.list(ask).await?;
             for entry in listing.entries.iter().filter(|entry| !is_ours(&base, entry)) {
-                if count == MAX_NODES {
+                if count == MAX_NODES || bytes > MAX_NAMES {
                     return Ok(Tree { root, truncated: true });
                 }
                 count += 1;
-                hang(&mut root, &base, entry, depth);
+                let file = shown(&base, entry);
+                bytes += weight(&file);
+                hang(&mut root, file, entry, depth);
             }
             after = listing.next;
             if after.is_none() {
@@ -231,6 +240,11 @@ fn shown(base: &str, entry: &Entry) -> FileInfo {
     }
 }
 
+/// Bytes of the texts of an entry.
+fn weight(file: &FileInfo) -> usize {
+    file.path.len() + file.name.len() + file.target.as_ref().map_or(0, String::len)
+}
+
 fn last_name(path: &str) -> &str {
     path.rsplit('/').next().unwrap_or(path)
 }
@@ -260,7 +274,7 @@ fn is_ours(base: &str, entry: &Entry) -> bool {
 }
 
 /// Puts an entry where it belongs: parents come first, so its directory is there.
-fn hang(root: &mut TreeNode, base: &str, entry: &Entry, depth: u32) {
+fn hang(root: &mut TreeNode, file: FileInfo, entry: &Entry, depth: u32) {
     let path = escaped(&entry.path);
     let mut at = root;
     let mut parts = path.split('/').peekable();
@@ -275,7 +289,7 @@ fn hang(root: &mut TreeNode, base: &str, entry: &Entry, depth: u32) {
         at = &mut children[next];
     }
     let looked_into = entry.kind == EntryKind::Directory && level < depth;
-    let node = TreeNode { file: shown(base, entry), children: looked_into.then(Vec::new) };
+    let node = TreeNode { file, children: looked_into.then(Vec::new) };
     at.children.get_or_insert_default().push(node);
 }
 

@@ -1,34 +1,35 @@
 //! Making, looking, stopping, ending: a sandbox as a thing of its account.
 
 use super::{
-    SandboxService, Wanted, coded, created,
+    Closing, SandboxService, Wanted, coded, created,
+    entrances::Closed,
     owned::{NO_TEMPLATE, gone},
 };
 use crate::{
     Error, ExecOutput, ExecRequest, Result,
+    budget::Reservation,
+    exec::Captured,
     hooks::{Moment, is_own_key},
     ports::{
         Volumes,
         store::{Page, Paged, SandboxFilter, SandboxRow},
     },
-    sandboxes::{Left, NewSandbox},
+    sandboxes::{Left, NewSandbox, check_wishes},
+    templates::Template,
 };
 use futures::FutureExt;
 use seawall_api::{
     AccountId, ErrorKind, SandboxId,
     files::FileRef,
     http::{CreateSandbox, ProviderInfo, SandboxMetrics},
-    sandbox::{EndReason, Sandbox, SandboxInfo, SandboxSpec, SandboxState, WORKDIR},
+    sandbox::{EndReason, HostMount, Sandbox, SandboxInfo, SandboxSpec, SandboxState, WORKDIR},
 };
 use seawall_sync::engine::SyncReport;
 use serde_json::{Map, Value};
-use std::{sync::PoisonError, time::Duration};
+use std::time::Duration;
 
 /// How long processes may take to end, where nothing is said.
 const GRACE: Duration = Duration::from_secs(5);
-
-/// That run at the same time.
-const MOST_TURNS: u32 = 100_000;
 
 /// How a sandbox shall end.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -39,15 +40,19 @@ pub struct EndSandbox {
     pub force: bool,
     /// None: they go where the bucket has them.
     pub volumes: Option<Volumes>,
+    /// All versions of its files are deleted too; also of one that was ended before.
+    pub delete_versions: bool,
 }
 
 impl SandboxService {
     /// V1, and H2: cold start runs also for a sandbox without a conversation.
     pub async fn create(&self, account: AccountId, ask: &CreateSandbox) -> Result<Sandbox> {
+        check_wishes(ask)?;
         let id = ask.id.unwrap_or_else(SandboxId::generate);
+        let permit = self.heavy.starts.enter(account).await;
         let alone = self.queues.wait(id).await;
         if let Some(row) = self.rows.find(id).await? {
-            drop(alone);
+            drop((alone, permit));
             return self.made_before(account, row, ask).await;
         }
         let invalid = |error: Error| error.with_code("invalid_config");
@@ -56,10 +61,12 @@ impl SandboxService {
         let name = provider.as_deref().unwrap_or(self.sandboxes.providers().default_name()).to_owned();
         let provides = self.sandboxes.providers().get(&name).map_err(invalid)?;
         self.check_provider(ask, &name)?;
+        self.mounts.check(account, &ask.mounts)?;
         let (conversation, agent, turn, cancelled) = (None, None, None, None);
         let wanted = Wanted { account, sandbox: id, conversation, agent, turn, template, cancelled };
         let spec = self.spec_of(&wanted, provides.capabilities().isolation)?;
         let (spec, kept) = self.with_volume(id, &name, spec, true).await?;
+        self.refuse_orphan(account, id, kept && spec.volume.is_none())?;
         check_user(&spec, ask).map_err(invalid)?;
         let spec = with_wishes(spec, ask);
         let new = NewSandbox {
@@ -68,7 +75,7 @@ impl SandboxService {
             name: ask.name.clone(),
             template: Some(wanted.template.name.clone()),
             provider,
-            spec: self.allowed(account, spec),
+            spec: self.bounded(account, spec, &*provides, kept).await?,
         };
         if !ask.start {
             self.sandboxes.create(new).await.map_err(|error| created(id, error))?;
@@ -80,19 +87,13 @@ impl SandboxService {
         self.get(account, id).await
     }
 
-    /// T5: only the operator's own account may have sandboxes that end later than the server says.
-    fn allowed(&self, account: AccountId, mut spec: SandboxSpec) -> SandboxSpec {
-        let least = |asked: Option<u64>, most: Option<u64>| match (asked, most.filter(|most| *most > 0)) {
-            (Some(asked), Some(most)) if asked == 0 || asked > most => Some(most),
-            _ => asked,
-        };
-        if account != AccountId::LOCAL {
-            let most = self.timeouts;
-            spec.timeouts.idle_seconds = least(spec.timeouts.idle_seconds, most.idle_seconds);
-            spec.timeouts.max_lifetime_seconds =
-                least(spec.timeouts.max_lifetime_seconds, most.max_lifetime_seconds);
-        }
-        spec
+    /// Whether a sandbox that was made earlier may still have its mounts: those that no template furnishes must be granted
+    /// to its account now.
+    pub(super) fn check_mounts(&self, account: AccountId, spec: &SandboxSpec) -> Result<()> {
+        let furnished: Vec<HostMount> = self.templates.all().flat_map(Template::furnished).collect();
+        let asked: Vec<HostMount> =
+            spec.mounts.iter().filter(|mount| !furnished.contains(mount)).cloned().collect();
+        self.mounts.check(account, &asked)
     }
 
     /// What is not walled off from this machine is for its operator to choose: by the default, or by a template.
@@ -112,8 +113,7 @@ impl SandboxService {
     async fn made_before(&self, account: AccountId, row: SandboxRow, ask: &CreateSandbox) -> Result<Sandbox> {
         let id = row.id;
         if row.account_id != account {
-            let message = format!("the id {id} cannot be used; leave it out, and one is made");
-            return Err(Error::invalid(message).with_code("invalid_id"));
+            return Err(Error::not_found(format!("there is no sandbox {id}")));
         }
         if row.state == SandboxState::Terminated {
             return Err(gone(id));
@@ -137,6 +137,11 @@ impl SandboxService {
         let row = self.row(account, id).await?;
         let info = self.sandboxes.get(id).await?;
         Ok(self.seen(row, info))
+    }
+
+    /// What each row of a page of [`SandboxService::list`] takes in memory.
+    pub async fn sizes(&self, account: AccountId, filter: &SandboxFilter, page: &Page) -> Result<Vec<u64>> {
+        self.rows.sizes(account, filter, page).await
     }
 
     /// Newest first.
@@ -183,9 +188,10 @@ impl SandboxService {
         force: bool,
     ) -> Result<Sandbox> {
         self.live_row(account, id).await?;
+        let _permit = self.heavy.ends.enter(account).await;
         match force {
             true => self.sandboxes.give_up_unsynced(id).await?,
-            false => self.refuse_if_busy(id).await?,
+            false => self.refuse_if_busy(account, id).await?,
         }
         self.sandboxes.stop(id, grace.unwrap_or(GRACE)).await?;
         self.get(account, id).await
@@ -193,21 +199,30 @@ impl SandboxService {
 
     /// V2: for good. What was ended before stays so.
     pub async fn end(&self, account: AccountId, id: SandboxId, how: &EndSandbox) -> Result<Sandbox> {
+        let _permit = self.heavy.ends.enter(account).await;
         // One after the other, and not while somebody makes it ready.
         let _alone = self.queues.wait(id).await;
         let row = match self.row(account, id).await {
             Err(error) if error.kind() == ErrorKind::NotFound && !how.force => {
                 // A turn may be about to make it.
-                self.refuse_if_busy(id).await?;
+                self.refuse_if_busy(account, id).await?;
                 return Err(error);
             }
             found => found?,
         };
+        // Before anything is ended: where that cannot be done, nothing is.
+        let versions = match how.delete_versions {
+            true => self.deletable(&row).await?,
+            false => None,
+        };
         if row.state == SandboxState::Terminated {
+            if let Some(versions) = versions {
+                self.delete_versions(&row, &versions).await?;
+            }
             return self.get(account, id).await;
         }
         if !how.force {
-            self.refuse_if_busy(id).await?;
+            self.refuse_if_busy(account, id).await?;
         }
         let mut last = self.get(account, id).await?;
         let wanted = match self.wanted_of(&row).await {
@@ -216,6 +231,9 @@ impl SandboxService {
             found => found?,
         };
         self.terminate_with(&wanted, how).await?;
+        if let Some(versions) = versions {
+            self.delete_versions(&row, &versions).await?;
+        }
         match self.get(account, id).await {
             // One without a template leaves no record.
             Err(error) if error.kind() == ErrorKind::NotFound => {
@@ -228,22 +246,21 @@ impl SandboxService {
     }
 
     /// A turn is somebody's work.
-    async fn refuse_if_busy(&self, id: SandboxId) -> Result<()> {
+    async fn refuse_if_busy(&self, account: AccountId, id: SandboxId) -> Result<()> {
         let Some(turns) = &self.turns else { return Ok(()) };
-        let running = turns.running(MOST_TURNS).await?;
-        match running.iter().find(|(_, turn)| turn.sandbox_id == Some(id)) {
+        match turns.running_in(account, id).await? {
             None => Ok(()),
-            Some((_, turn)) => {
+            Some(turn) => {
                 let message =
-                    format!("turn {} runs in sandbox {id}: wait for it, cancel it, or use force", turn.id);
-                Err(Error::conflict(message).with_code("busy"))
+                    format!("turn {turn} runs in sandbox {id}: wait for it, cancel it, or use force");
+                Err(Error::conflict(message).with_code("busy").without_effect())
             }
         }
     }
 
     /// With a sync first, unless that is not wanted. Where the sync fails it goes on, unless forced.
     pub async fn terminate(&self, wanted: &Wanted, sync: bool, force: bool) -> Result<()> {
-        self.terminate_with(wanted, &EndSandbox { sync, force, volumes: None }).await
+        self.terminate_with(wanted, &EndSandbox { sync, force, volumes: None, delete_versions: false }).await
     }
 
     async fn terminate_with(&self, wanted: &Wanted, how: &EndSandbox) -> Result<()> {
@@ -290,21 +307,21 @@ impl SandboxService {
 
     /// The second time nothing runs in it any more: what was written during the first is saved too. Only the first
     /// may fail the end, since until then nothing was ended.
-    async fn save_for_good<'a>(
-        &'a self,
+    async fn save_for_good(
+        &self,
         wanted: &Wanted,
         state: SandboxState,
-        closed: &mut Option<Closing<'a>>,
+        closed: &mut Option<Closed>,
     ) -> Result<Option<SyncReport>> {
         let first = self.save(wanted, state).await?;
         let id = wanted.sandbox;
         if first.as_ref().is_none_or(|report| !report.is_complete()) {
             return Ok(first);
         }
-        *closed = Some(Closing::new(self, id));
+        *closed = Some(self.entrances.close(id, Closing::End));
         let again = async {
             self.sandboxes.stop(id, GRACE).await?;
-            self.sandboxes.start(id).await?;
+            self.sandboxes.start_to_save(id).await?;
             self.push(wanted).await
         };
         match again.await {
@@ -321,7 +338,7 @@ impl SandboxService {
             return Ok(None);
         }
         if state != SandboxState::Running {
-            self.start_to_save(wanted).await?;
+            self.start_to_save(wanted.account, wanted.sandbox).await?;
         }
         self.push(wanted).await
     }
@@ -342,7 +359,18 @@ impl SandboxService {
     }
 
     pub async fn exec(&self, account: AccountId, id: SandboxId, request: ExecRequest) -> Result<ExecOutput> {
-        let done = crate::exec::run(&self.guest(account, id).await?, request).await;
+        self.exec_captured(account, id, request, None).await.map(ExecOutput::from)
+    }
+
+    /// As [`SandboxService::exec`], with the output as it was gathered. What `room` has no bytes for is counted as truncated.
+    pub async fn exec_captured(
+        &self,
+        account: AccountId,
+        id: SandboxId,
+        request: ExecRequest,
+        room: Option<Reservation>,
+    ) -> Result<Captured> {
+        let done = crate::exec::run(&self.guest(account, id).await?, request, room).await;
         match done {
             // It may have been ended under the command's feet.
             Err(error) => match self.row(account, id).await {
@@ -377,22 +405,6 @@ impl SandboxService {
             capabilities: serde_json::to_value(provider.capabilities()).unwrap_or_default(),
         };
         providers.all().map(told).collect()
-    }
-}
-
-/// Nobody is let into a sandbox while this lives.
-struct Closing<'a>(&'a SandboxService, SandboxId);
-
-impl<'a> Closing<'a> {
-    fn new(service: &'a SandboxService, id: SandboxId) -> Closing<'a> {
-        service.closing.lock().unwrap_or_else(PoisonError::into_inner).insert(id);
-        Closing(service, id)
-    }
-}
-
-impl Drop for Closing<'_> {
-    fn drop(&mut self) {
-        self.0.closing.lock().unwrap_or_else(PoisonError::into_inner).remove(&self.1);
     }
 }
 

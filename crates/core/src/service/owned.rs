@@ -1,6 +1,6 @@
 //! Whose a sandbox is, and how it is come by: every operation of an account begins here.
 
-use super::{FILES_OF, IN_PART, LAST_PLACE, LIVES, READY, SandboxService, Wanted};
+use super::{Closing, FILES_OF, IN_PART, LAST_PLACE, LIVES, READY, SandboxService, Wanted};
 use crate::{
     Error, Result,
     ports::store::{ConversationFilter, Page, SandboxRow},
@@ -13,10 +13,10 @@ use seawall_api::{
 };
 use seawall_wire::{Duplex, Guest};
 use serde_json::{Map, Value};
-use std::sync::{Arc, PoisonError};
+use std::sync::Arc;
 
 /// The code of an error: a template that sandboxes were made by is gone.
-pub(super) const NO_TEMPLATE: &str = "no_template";
+pub(crate) const NO_TEMPLATE: &str = "no_template";
 
 impl SandboxService {
     /// Another account's is not there (C7).
@@ -97,10 +97,14 @@ impl SandboxService {
     /// P7: what does not run is not revived.
     pub async fn guest_if_running(&self, account: AccountId, id: SandboxId) -> Result<Guest> {
         let row = self.live_row(account, id).await?;
-        if self.closing.lock().unwrap_or_else(PoisonError::into_inner).contains(&id) {
-            let message = format!("sandbox {id} is just being ended");
-            return Err(Error::unavailable(message).with_code("ending"));
-        }
+        self.entrances.enter(id).map_err(|closing| match closing {
+            Closing::End => {
+                let message = format!("sandbox {id} is just being ended");
+                Error::unavailable(message).with_code("ending").without_effect()
+            }
+            // Who may revive it waits until it is stopped.
+            Closing::Stop => waking(id),
+        })?;
         let half_made = row.template.is_some() && !super::is_ready(&row.metadata);
         match self.sandboxes.guest(id).await {
             Ok(_) if half_made => Err(waking(id)),
@@ -108,7 +112,7 @@ impl SandboxService {
             Err(error) if error.kind() == ErrorKind::Unavailable => Err(waking(id).with_source(error)),
             Err(error) if error.kind() == ErrorKind::Stopped => {
                 let message = format!("sandbox {id} does not run; start it, or use it");
-                Err(Error::new(ErrorKind::Stopped, message).with_code("not_running"))
+                Err(Error::new(ErrorKind::Stopped, message).with_code("not_running").without_effect())
             }
             Err(error) => Err(error),
         }
@@ -145,8 +149,9 @@ impl SandboxService {
         Ok(marked.unwrap_or(id))
     }
 
-    pub(super) fn seen(&self, mut row: SandboxRow, info: SandboxInfo) -> Sandbox {
+    pub(super) fn seen(&self, mut row: SandboxRow, mut info: SandboxInfo) -> Sandbox {
         row.metadata = shown(row.metadata);
+        self.mounts.shown(row.account_id, &mut info.spec.mounts);
         Sandbox {
             info,
             template: row.template,
@@ -178,7 +183,9 @@ pub(crate) fn told(account: AccountId, why: String) -> String {
 }
 
 fn waking(id: SandboxId) -> Error {
-    Error::unavailable(format!("sandbox {id} is being made ready; try again in a moment")).with_code("waking")
+    Error::unavailable(format!("sandbox {id} is being made ready; try again in a moment"))
+        .with_code("waking")
+        .without_effect()
 }
 
 pub(crate) fn gone(id: SandboxId) -> Error {

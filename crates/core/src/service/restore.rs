@@ -8,7 +8,7 @@ use crate::{
     Error, Result,
     workspaces::{Names, Restore, Staleness, Workspaces, staleness},
 };
-use seawall_api::sandbox::SandboxState;
+use seawall_api::{AccountId, SandboxId, sandbox::SandboxState};
 use seawall_sync::{
     engine::{Options, Silent, SyncReport},
     state::CommitRef,
@@ -153,12 +153,12 @@ impl SandboxService {
     }
 
     /// Makes a box run on its volume, to save what is there. What is made anew is not ready for anything else.
-    pub(crate) async fn start_to_save(&self, wanted: &Wanted) -> Result<()> {
-        let id = wanted.sandbox;
+    pub(crate) async fn start_to_save(&self, account: AccountId, id: SandboxId) -> Result<()> {
         if self.sandboxes.get(id).await?.state != SandboxState::Stopped {
-            self.note(wanted, READY, Value::Bool(false)).await;
+            let not_ready = Map::from_iter([(READY.to_owned(), Value::Bool(false))]);
+            self.note_of(account, id, &not_ready).await;
         }
-        self.sandboxes.start(id).await.map(drop)
+        self.sandboxes.start_to_save(id).await.map(drop)
     }
 
     /// V6: what was synced last, and when.
@@ -185,9 +185,12 @@ impl SandboxService {
 
     /// V6. What cannot be noted is done again.
     pub(super) async fn note_all(&self, wanted: &Wanted, notes: &Map<String, Value>) {
-        let merged = self.rows.merge_metadata(wanted.account, wanted.sandbox, notes).await;
-        if let Err(error) = merged {
-            tracing::warn!(sandbox = %wanted.sandbox, ?notes, error = %error.chain(), "it could not be noted");
+        self.note_of(wanted.account, wanted.sandbox, notes).await;
+    }
+
+    async fn note_of(&self, account: AccountId, id: SandboxId, notes: &Map<String, Value>) {
+        if let Err(error) = self.rows.merge_metadata(account, id, notes).await {
+            tracing::warn!(sandbox = %id, ?notes, error = %error.chain(), "it could not be noted");
         }
     }
 }

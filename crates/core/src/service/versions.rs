@@ -1,18 +1,22 @@
 //! The versions of a sandbox's files, by account.
 
-use super::{SandboxService, Wanted, coded};
+use super::{LAST_PLACE, LAST_SYNCED, LAST_VERSION, SandboxService, Wanted, coded};
 use crate::{
     Error, Result,
-    ports::store::SandboxRow,
+    ports::store::{MAX_PAGE, Page, SandboxFilter, SandboxRow},
     workspaces::{Difference, Restore, Workspaces},
 };
 use jiff::Timestamp;
 use seawall_api::{
-    AccountId, SandboxId,
+    AccountId, ErrorKind, SandboxId,
     files::FileName,
-    http::{RestoreVersion, Version},
+    http::{DroppedVersions, PruneVersions, RestoreVersion, Version},
 };
-use seawall_sync::engine::{DryRun, Options, Restored, Silent, SyncReport};
+use seawall_sync::{
+    engine::{DryRun, Options, Restored, Silent, SyncReport},
+    versions::{Keep, Pruned},
+};
+use serde_json::{Map, Value};
 use std::sync::Arc;
 
 impl SandboxService {
@@ -39,6 +43,7 @@ impl SandboxService {
         self.guest(account, id).await?;
         let row = self.live_row(account, id).await?;
         let (wanted, workspaces) = self.wanted_place(&row).await?;
+        let _permit = self.heavy.files.enter(account).await;
         let synced = workspaces.sync_files(id, options).await;
         let report = synced.map_err(|error| not_synced(id, error))?;
         self.note_synced(&wanted, &workspaces, report.version.as_ref()).await;
@@ -49,12 +54,14 @@ impl SandboxService {
     pub async fn dry_run(&self, account: AccountId, id: SandboxId, options: Options) -> Result<DryRun> {
         self.guest(account, id).await?;
         let row = self.live_row(account, id).await?;
+        let _permit = self.heavy.files.enter(account).await;
         self.place_of(&row).await?.dry_run(id, options).await.map_err(|error| not_synced(id, error))
     }
 
     /// Oldest first; also of a sandbox that was ended.
     pub async fn versions(&self, account: AccountId, id: SandboxId) -> Result<Vec<Version>> {
         let row = self.row(account, id).await?;
+        let _permit = self.heavy.files.enter(account).await;
         let found = self.place_of(&row).await?.versions(id).await?;
         let shown = |version: seawall_sync::versions::VersionInfo| Version {
             version: version.timestamp,
@@ -74,7 +81,81 @@ impl SandboxService {
         to: Option<i64>,
     ) -> Result<Vec<Difference>> {
         let row = self.row(account, id).await?;
+        let _permit = self.heavy.files.enter(account).await;
         self.place_of(&row).await?.diff(id, from, to).await
+    }
+
+    /// Drops old versions; also of a sandbox that was ended. A version stays where either rule keeps it.
+    pub async fn prune_versions(
+        &self,
+        account: AccountId,
+        id: SandboxId,
+        ask: &PruneVersions,
+    ) -> Result<DroppedVersions> {
+        if ask.keep.is_none() && ask.keep_for_seconds.is_none() {
+            return Err(Error::invalid("say what stays: `keep`, `keep_for_seconds`, or both"));
+        }
+        let row = self.row(account, id).await?;
+        let millis = |seconds: u64| i64::try_from(seconds.saturating_mul(1000)).unwrap_or(i64::MAX);
+        let keep = Keep {
+            newest: usize::try_from(ask.keep.unwrap_or(1)).unwrap_or(usize::MAX),
+            younger_than: ask.keep_for_seconds.map(millis),
+        };
+        self.place_of(&row).await?.prune(id, keep).await.map(told)
+    }
+
+    /// Drops one version; also of a sandbox that was ended. The newest stays.
+    pub async fn delete_version(
+        &self,
+        account: AccountId,
+        id: SandboxId,
+        version: i64,
+    ) -> Result<DroppedVersions> {
+        let row = self.row(account, id).await?;
+        self.place_of(&row).await?.delete_version(id, version).await.map(told)
+    }
+
+    /// Where all versions of a sandbox are that shall be deleted. None where its files go nowhere. Those of a volume that
+    /// another sandbox uses are not its own.
+    pub(super) async fn deletable(&self, row: &SandboxRow) -> Result<Option<Workspaces>> {
+        if let Some(volume) = &row.spec.volume
+            && let Some(other) = self.other_user(row, volume).await?
+        {
+            let message = format!(
+                "sandbox {other} uses the volume of sandbox {} too, and its versions: end that one first, or prune them",
+                row.id
+            );
+            return Err(Error::conflict(message).with_code("volume_in_use"));
+        }
+        let wanted = self.wanted_of(row).await?;
+        self.workspaces(&wanted).await
+    }
+
+    async fn other_user(&self, row: &SandboxRow, volume: &str) -> Result<Option<SandboxId>> {
+        let mut page = Page::first(MAX_PAGE);
+        loop {
+            let found = self.rows.list(row.account_id, &SandboxFilter::default(), &page).await?;
+            let uses =
+                |other: &&SandboxRow| other.id != row.id && other.spec.volume.as_deref() == Some(volume);
+            if let Some(other) = found.items.iter().find(uses) {
+                return Ok(Some(other.id));
+            }
+            match found.next {
+                Some(next) => page.after = Some(next),
+                None => return Ok(None),
+            }
+        }
+    }
+
+    /// Deletes all versions. The next life of the sandbox begins without files, and knows that it should.
+    pub(super) async fn delete_versions(&self, row: &SandboxRow, workspaces: &Workspaces) -> Result<()> {
+        workspaces.delete_versions(row.id).await?;
+        let gone = [LAST_VERSION, LAST_PLACE, LAST_SYNCED].map(|key| (key.to_owned(), Value::Null));
+        match self.rows.merge_metadata(row.account_id, row.id, &Map::from_iter(gone)).await {
+            // One without a template leaves no row.
+            Err(error) if error.kind() == ErrorKind::NotFound => Ok(()),
+            done => done.map(drop),
+        }
     }
 
     /// Brings a version back, or a part of it.
@@ -92,11 +173,17 @@ impl SandboxService {
         };
         let what = Restore { version: ask.version, path: ask.path.as_deref().map(FileName::from), from };
         let (wanted, workspaces) = self.wanted_place(&row).await?;
+        let _permit = self.heavy.files.enter(account).await;
         let restored = workspaces.restore(id, &what, Arc::new(Silent)).await;
         let restored = restored.map_err(|error| not_synced(id, error))?;
         self.note_synced(&wanted, &workspaces, restored.report.version.as_ref()).await;
         Ok(restored)
     }
+}
+
+fn told(pruned: Pruned) -> DroppedVersions {
+    let Pruned { kept, dropped, objects_deleted, bytes_deleted } = pruned;
+    DroppedVersions { kept: kept as u64, dropped, objects_deleted, bytes_deleted }
 }
 
 fn not_synced(id: SandboxId, error: Error) -> Error {

@@ -26,6 +26,7 @@ pub enum Op {
     List,
     Watch,
     Connect,
+    Check,
 }
 
 #[derive(Debug, Default)]
@@ -89,7 +90,12 @@ impl fmt::Debug for FaultyProvider {
 
 impl FaultyProvider {
     pub fn new(inner: Arc<dyn Provider>) -> Self {
-        FaultyProvider { inner, faults: Faults::default() }
+        FaultyProvider::with(inner, Faults::default())
+    }
+
+    /// One whose plan others have already.
+    pub fn with(inner: Arc<dyn Provider>, faults: Faults) -> Self {
+        FaultyProvider { inner, faults }
     }
 
     pub fn faults(&self) -> Faults {
@@ -105,6 +111,11 @@ impl Provider for FaultyProvider {
 
     fn capabilities(&self) -> Capabilities {
         self.inner.capabilities()
+    }
+
+    async fn check(&self) -> Result<()> {
+        self.faults.meet(Op::Check).await?;
+        self.inner.check().await
     }
 
     async fn create(&self, id: SandboxId, spec: &SandboxSpec, account: AccountId) -> Result<BoxInfo> {
@@ -143,6 +154,11 @@ impl Provider for FaultyProvider {
     async fn list(&self) -> Result<Vec<BoxInfo>> {
         self.faults.meet(Op::List).await?;
         self.inner.list().await
+    }
+
+    async fn ids(&self) -> Result<Vec<SandboxId>> {
+        self.faults.meet(Op::List).await?;
+        self.inner.ids().await
     }
 
     async fn watch(&self) -> Result<BoxEvents> {

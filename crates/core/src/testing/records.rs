@@ -3,7 +3,10 @@
 use super::lock;
 use crate::{
     Error, Result,
-    ports::{Claim, Record, Records},
+    ports::{
+        Claim, Record, RecordHead, Records,
+        store::{Cursor, Page, Paged},
+    },
 };
 use async_trait::async_trait;
 use seawall_api::{ErrorKind, SandboxId};
@@ -73,6 +76,19 @@ impl Records for MemoryRecords {
         let mut all: Vec<Record> = lock(&self.0).records.values().cloned().collect();
         all.sort_by_key(|record| (record.created_at, record.id));
         Ok(all)
+    }
+
+    async fn heads(&self, page: &Page) -> Result<Paged<RecordHead>> {
+        page.check()?;
+        let place = |head: &RecordHead| Cursor::at(head.created_at, head.id.as_uuid().as_u128());
+        let all = self.list().await?;
+        let later = |head: &RecordHead| page.after.is_none_or(|after| place(head) > after);
+        let found = all.iter().map(RecordHead::from).filter(later).take(page.limit as usize + 1).collect();
+        Ok(Paged::cut(found, page.limit, place))
+    }
+
+    async fn head(&self, id: SandboxId) -> Result<Option<RecordHead>> {
+        Ok(lock(&self.0).records.get(&id).map(RecordHead::from))
     }
 
     async fn remove(&self, id: SandboxId) -> Result<()> {

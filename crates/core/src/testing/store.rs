@@ -4,13 +4,14 @@ mod accounts;
 mod conversations;
 mod rows;
 mod server;
+mod tokens;
 
 use super::lock;
 use crate::{
     Error, Result,
     ports::{
         Clock, SystemClock,
-        store::{Cursor, Fence, HookRun, KeyHash, Page, Paged, SandboxRow, Session, Stores, Task},
+        store::{Cursor, Day, Fence, HookRun, KeyHash, Page, Paged, SandboxRow, Session, Stores, Task},
     },
 };
 use bytes::Bytes;
@@ -39,9 +40,12 @@ struct State {
     keys: BTreeMap<KeyId, (ApiKey, KeyHash)>,
     conversations: BTreeMap<ConversationId, Conversation>,
     turns: BTreeMap<TurnId, (AccountId, Turn)>,
+    boots: BTreeMap<TurnId, String>,
     events: BTreeMap<TurnId, Vec<Bytes>>,
     usage: BTreeMap<TurnId, Usage>,
     hook_usage: BTreeMap<(ConversationId, String), (AccountId, Usage, Timestamp)>,
+    /// By the run of a turn; what has ended is under none.
+    charges: BTreeMap<(AccountId, Day, Option<(TurnId, u64)>), u64>,
     messages: BTreeMap<(AccountId, ConversationId, Timestamp, MessageId), Message>,
     sandboxes: BTreeMap<SandboxId, SandboxRow>,
     sessions: BTreeMap<(AccountId, &'static str, String), Session>,
@@ -49,6 +53,8 @@ struct State {
     outbox: BTreeMap<u64, Waiting>,
     keys_in_use: BTreeMap<(AccountId, String), InUse>,
     leases: BTreeMap<String, Held>,
+    /// Bytes, and how often they were set.
+    stored: BTreeMap<(AccountId, String), (u64, u64)>,
     /// For outbox entries and receipts.
     last_number: u64,
 }
@@ -72,7 +78,9 @@ struct InUse {
 struct Held {
     holder: String,
     epoch: u64,
+    /// When it ended, of one that was released.
     expires_at: Timestamp,
+    released: bool,
 }
 
 impl MemoryStore {
@@ -104,10 +112,9 @@ impl State {
         self.last_number
     }
 
-    fn check(&self, fence: Option<&Fence>, now: Timestamp) -> Result<()> {
+    fn check(&self, fence: Option<&Fence>) -> Result<()> {
         let Some(fence) = fence else { return Ok(()) };
-        let holds =
-            self.leases.get(&fence.name).is_some_and(|l| l.epoch == fence.epoch && l.expires_at > now);
+        let holds = self.leases.get(&fence.name).is_some_and(|l| l.epoch == fence.epoch && !l.released);
         let lost =
             || Error::conflict(format!("the lease `{}` of epoch {} has ended", fence.name, fence.epoch));
         if holds { Ok(()) } else { Err(lost()) }

@@ -24,8 +24,10 @@ pub struct Answer {
     pub ended: Option<(TurnState, Option<String>)>,
     /// Whether the files were pushed, or that was given up.
     pub pushed: bool,
-    /// What the agent's thread had used when this turn began.
+    /// What the agent's thread had used when this turn began, as far as turns were charged for it.
     pub base: Usage,
+    /// What the turn's requests to models used, as the gateway counted.
+    passed: Usage,
     thread: Option<Usage>,
     total: Option<Usage>,
     messages: BTreeMap<String, Usage>,
@@ -59,6 +61,7 @@ impl Answer {
             Event::Usage { message: None, usage } => self.total = Some(*usage),
             Event::Usage { message: Some(id), usage } => drop(self.messages.insert(id.clone(), *usage)),
             Event::ThreadUsage { usage } => self.thread = Some(*usage),
+            Event::GatewayUsage { usage } => self.passed = larger(&self.passed, usage),
             Event::AgentEnded { state, error, .. } => self.ended = Some((*state, error.clone())),
             Event::WorkspacePushed { .. } | Event::WorkspaceUnsynced { .. } => self.pushed = true,
             _ => {}
@@ -87,33 +90,18 @@ impl Answer {
         call.output = Some(output.clone());
     }
 
-    /// What the turn used, and whether that is only what was seen of it.
+    /// What the turn used: of each kind the larger of what the agent told and what passed the gateway. An agent that
+    /// tells nothing, or too little, is counted all the same. True where the agent ended before it told its total.
     pub fn usage(&self) -> (Usage, bool) {
-        if let Some(thread) = &self.thread {
-            return (minus(thread, &self.base), false);
-        }
-        if let Some(total) = self.total {
-            return (total, false);
-        }
-        let sum = self.messages.values().fold(Usage::default(), |sum, usage| plus(&sum, usage));
-        (sum, !self.messages.is_empty())
+        let total = self.thread.map(|thread| minus(&thread, &self.base)).or(self.total);
+        let sum = || self.messages.values().fold(Usage::default(), |sum, usage| plus(&sum, usage));
+        let usage = larger(&total.unwrap_or_else(sum), &self.passed);
+        (usage, total.is_none() && usage != Usage::default())
     }
 
-    /// What passed to models beyond what the agent told, of one that ended before it told its total. `more`: the events
-    /// that are about to be stored.
-    pub fn untold(&self, more: &[Event], passed: &Usage) -> Option<Usage> {
-        let mut messages = self.messages.clone();
-        let mut has_total = self.total.is_some() || self.thread.is_some();
-        for event in more {
-            match event {
-                Event::Usage { message: Some(id), usage } => drop(messages.insert(id.clone(), *usage)),
-                Event::Usage { message: None, .. } | Event::ThreadUsage { .. } => has_total = true,
-                _ => {}
-            }
-        }
-        let told = messages.values().fold(Usage::default(), |sum, usage| plus(&sum, usage));
-        let rest = minus(passed, &told);
-        (!has_total && rest != Usage::default()).then_some(rest)
+    /// What passed the gateway, as far as it is stored.
+    pub fn passed(&self) -> Usage {
+        self.passed
     }
 
     /// What the agent's thread has used in all, where it tells.
@@ -127,6 +115,15 @@ pub fn plus(a: &Usage, b: &Usage) -> Usage {
         input_tokens: a.input_tokens.saturating_add(b.input_tokens),
         output_tokens: a.output_tokens.saturating_add(b.output_tokens),
         cache_tokens: a.cache_tokens.saturating_add(b.cache_tokens),
+    }
+}
+
+/// The larger of each kind.
+fn larger(a: &Usage, b: &Usage) -> Usage {
+    Usage {
+        input_tokens: a.input_tokens.max(b.input_tokens),
+        output_tokens: a.output_tokens.max(b.output_tokens),
+        cache_tokens: a.cache_tokens.max(b.cache_tokens),
     }
 }
 
@@ -164,16 +161,29 @@ mod tests {
     }
 
     #[test]
-    fn m3_what_passed_counts_where_the_agent_did_not_tell() {
+    fn m3_what_passed_counts_where_the_agent_told_less() {
         let of = |id: &str, usage| Event::Usage { message: Some(id.into()), usage };
-        let answer = fold(&[of("a", usage(10, 1, 5))]);
-        let more = [of("b", usage(1, 1, 1))];
-        assert_eq!(answer.untold(&more, &usage(20, 2, 3)), Some(usage(9, 0, 0)));
-        assert_eq!(answer.untold(&more, &usage(11, 2, 6)), None);
-        let total = [Event::Usage { message: None, usage: usage(1, 1, 1) }];
-        assert_eq!(answer.untold(&total, &usage(20, 2, 3)), None);
-        assert_eq!(fold(&total).untold(&[], &usage(20, 2, 3)), None);
-        assert_eq!(fold(&[]).untold(&[], &usage(0, 0, 0)), None);
+        let passed = |usage| Event::GatewayUsage { usage };
+        let total = |usage| Event::Usage { message: None, usage };
+        for (events, expected) in [
+            // Each is of all requests so far.
+            (vec![passed(usage(1, 2, 3)), passed(usage(4, 4, 4))], (usage(4, 4, 4), true)),
+            (
+                vec![of("a", usage(10, 1, 5)), of("b", usage(1, 1, 1)), passed(usage(20, 1, 3))],
+                (usage(20, 2, 6), true),
+            ),
+            // An agent that says zero.
+            (vec![passed(usage(20, 1, 3)), total(usage(0, 0, 0))], (usage(20, 1, 3), false)),
+            (vec![total(usage(7, 8, 9)), passed(usage(7, 8, 9))], (usage(7, 8, 9), false)),
+            (
+                vec![Event::ThreadUsage { usage: usage(0, 0, 0) }, passed(usage(2, 0, 1))],
+                (usage(2, 0, 1), false),
+            ),
+            // The name of a message changes nothing.
+            (vec![of("gateway", usage(1, 1, 1)), passed(usage(2, 2, 2))], (usage(2, 2, 2), true)),
+        ] {
+            assert_eq!(fold(&events).usage(), expected, "{events:?}");
+        }
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! Following a turn: what is stored, then what comes, to its end. As often as somebody asks, from any event on.
 
 use super::Turns;
-use crate::{Error, Result, ports::store::TurnEvent};
+use crate::{Error, Result, budget::Reservation, ports::store::TurnEvent, shares::as_caller};
 use seawall_api::{
     AccountId, TurnId,
     conversation::{Turn, TurnState},
@@ -10,8 +10,11 @@ use seawall_api::{
 use std::{collections::VecDeque, time::Duration};
 use tokio::{sync::watch, time::timeout};
 
-/// Events of one look.
+/// Events of one look, and their bytes. One that is larger comes alone.
 const PAGE: u32 = 500;
+const PAGE_BYTES: u64 = 256 << 10;
+/// What an event takes while it is sent: as it is stored, parsed, and written again.
+const COPIES: u64 = 3;
 /// Between looks at a turn that another process runs: soon after something came, then less and less often.
 const ELSEWHERE: Duration = Duration::from_millis(20);
 const SELDOM: Duration = Duration::from_millis(500);
@@ -30,6 +33,8 @@ pub struct Followed {
     pause: Duration,
     /// Nobody woke it in time: the store is asked, whatever is known here.
     doubts: bool,
+    /// Bytes for the events that are ready. None where they are not counted.
+    room: Option<Reservation>,
 }
 
 impl Turns {
@@ -47,19 +52,53 @@ impl Turns {
 
     fn followed(&self, account: AccountId, turn: TurnId, from: u64) -> Followed {
         let (ready, over, pause, doubts) = (VecDeque::new(), false, ELSEWHERE, false);
-        Followed { turns: self.clone(), account, turn, next: from, ready, over, pause, doubts }
+        Followed { turns: self.clone(), account, turn, next: from, ready, over, pause, doubts, room: None }
     }
 
     /// The last event of a turn that has ended, made from its rows: it is there also where a crash came in between.
     async fn last_event(&self, account: AccountId, turn: &Turn) -> Result<Event> {
         let stats = self.inner.stores.conversations.get(account, turn.conversation_id).await?.stats;
         let usage = turn.usage.unwrap_or_default();
-        let estimate = self.folded(account, turn.id).await?.usage().1;
+        let estimate = self.folded_briefly(account, turn.id).await?.usage().1;
         Ok(Event::TurnEnded { state: turn.state, error: turn.error.clone(), usage, estimate, stats })
     }
 }
 
+impl Turns {
+    /// The next events of a turn, as many as fit into [`PAGE_BYTES`], or one. `room` has bytes for them when they are read.
+    pub(super) async fn some_events(
+        &self,
+        account: AccountId,
+        turn: TurnId,
+        from: u64,
+        room: Option<&mut Reservation>,
+    ) -> Result<Vec<TurnEvent>> {
+        let store = &self.inner.stores.turns;
+        let sizes = store.event_sizes(account, turn, from, PAGE).await?;
+        let (mut bytes, mut count) = (0, 0);
+        for size in sizes {
+            if count > 0 && bytes + size > PAGE_BYTES {
+                break;
+            }
+            (bytes, count) = (bytes + size, count + 1);
+        }
+        if let Some(room) = room {
+            let needed = bytes * COPIES;
+            room.shrink_to(needed);
+            room.grow(needed - room.bytes()).await?;
+        }
+        // Where there are none it says whether that is so because they are another's.
+        store.events(account, turn, from, count.max(1)).await
+    }
+}
+
 impl Followed {
+    /// Counts what it holds of events among bodies in flight.
+    pub fn within(mut self, room: Reservation) -> Followed {
+        self.room = Some(room);
+        self
+    }
+
     /// The next event with its number. None after the last.
     pub async fn next(&mut self) -> Result<Option<(u64, Event)>> {
         loop {
@@ -73,7 +112,7 @@ impl Followed {
             if self.over {
                 return Ok(None);
             }
-            if let Some(last) = self.look().await? {
+            if let Some(last) = as_caller(self.account, self.look()).await? {
                 self.over = true;
                 // Whoever has seen it already asked for what comes after.
                 return Ok((last.0 >= self.next).then_some(last));
@@ -83,8 +122,8 @@ impl Followed {
 
     /// Whether there is anything new.
     async fn fetch(&mut self) -> Result<bool> {
-        let store = &self.turns.inner.stores.turns;
-        self.ready = store.events(self.account, self.turn, self.next, PAGE).await?.into();
+        let room = self.room.as_mut();
+        self.ready = self.turns.some_events(self.account, self.turn, self.next, room).await?.into();
         if !self.ready.is_empty() {
             self.pause = ELSEWHERE;
         }

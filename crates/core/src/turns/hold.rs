@@ -1,6 +1,6 @@
 //! Who may run a turn, and what is stored of it.
 
-use super::{Turns, answer::Answer};
+use super::{Turns, answer::Answer, room::Room};
 use crate::{
     Result,
     persist::persist,
@@ -12,14 +12,12 @@ use crate::{
 use seawall_api::{
     AccountId, ErrorKind, TurnId,
     conversation::{Conversation, Turn, TurnState},
+    event::Event,
 };
 use std::{sync::atomic::Ordering, time::Duration};
 
 /// After this time without a sign of life another machine may take a turn over.
 pub(super) const LEASE: Duration = Duration::from_secs(30);
-/// Events of one look.
-const PAGE: u32 = 1000;
-
 /// The right to run a turn: on this machine, and among machines.
 pub(super) struct Held {
     pub claim: Claim,
@@ -37,6 +35,7 @@ pub(super) struct Found {
     pub turn: Turn,
     pub conversation: Conversation,
     pub answer: Answer,
+    pub room: Room,
     pub prompt: String,
 }
 
@@ -81,30 +80,45 @@ impl Turns {
         if turn.state != TurnState::Running {
             return Ok(None);
         }
+        let mut room = self.room(account);
         let (conversation, answer, prompt) = tokio::try_join!(
             stores.conversations.get(account, turn.conversation_id),
-            self.folded(account, id),
+            self.folded(account, id, &mut room),
             self.prompt(account, &turn),
         )?;
-        Ok(Some(Found { turn, conversation, answer, prompt }))
+        Ok(Some(Found { turn, conversation, answer, room, prompt }))
     }
 
     /// What the events so far come to.
-    pub(super) async fn folded(&self, account: AccountId, id: TurnId) -> Result<Answer> {
+    async fn folded(&self, account: AccountId, id: TurnId, room: &mut Room) -> Result<Answer> {
         let (mut answer, mut from) = (Answer::default(), 0);
         loop {
-            let events = self.inner.stores.turns.events(account, id, from, PAGE).await?;
+            let events = self.some_events(account, id, from, None).await?;
+            let Some(last) = events.last() else { return Ok(answer) };
+            from = last.number + 1;
             for event in &events {
-                from = event.number + 1;
+                room.found(event.data.len());
                 match serde_json::from_slice(&event.data) {
-                    Ok(event) => answer.apply(&event),
+                    Ok(event) => room.fold(&mut answer, &event),
                     Err(error) => {
                         tracing::warn!(turn = %id, number = event.number, %error, "an event is damaged")
                     }
                 }
             }
-            if events.len() < PAGE as usize {
-                return Ok(answer);
+        }
+    }
+
+    /// As [`Turns::folded`], without what was said: its session, what it used, how it ended.
+    pub(super) async fn folded_briefly(&self, account: AccountId, id: TurnId) -> Result<Answer> {
+        let (mut answer, mut from) = (Answer::default(), 0);
+        loop {
+            let events = self.some_events(account, id, from, None).await?;
+            let Some(last) = events.last() else { return Ok(answer) };
+            from = last.number + 1;
+            for event in events.iter().filter_map(|event| serde_json::from_slice::<Event>(&event.data).ok()) {
+                if !matches!(event, Event::Text { .. } | Event::ToolCall { .. } | Event::ToolResult { .. }) {
+                    answer.apply(&event);
+                }
             }
         }
     }

@@ -3,7 +3,10 @@
 use super::{LOOK_AGAIN, Turns};
 use crate::{Error, Result, ports::store::Page, service::EndSandbox};
 use seawall_api::{AccountId, ConversationId, ErrorKind, SandboxId, TurnId, conversation::TurnState};
-use std::{collections::HashSet, sync::PoisonError};
+use std::sync::PoisonError;
+
+/// How many running turns are looked at together.
+const LOOKED_AT: u32 = 500;
 
 impl Turns {
     /// Stops the agent. What it did and said is kept. False where this process does not run the turn.
@@ -39,7 +42,7 @@ impl Turns {
         let conversation = self.inner.stores.conversations.get(account, id).await?;
         if let (true, Some(sandbox)) = (terminate, conversation.sandbox_id) {
             self.refuse_while_running(account, id).await?;
-            let how = EndSandbox { sync: true, force: false, volumes: None };
+            let how = EndSandbox { sync: true, force: false, volumes: None, delete_versions: false };
             match self.inner.service.end(account, sandbox, &how).await {
                 Err(error) if error.kind() != ErrorKind::NotFound => return Err(error),
                 _ => {}
@@ -58,24 +61,30 @@ impl Turns {
         }
     }
 
-    /// The sandboxes in which turns run.
-    pub async fn busy_sandboxes(&self) -> Result<HashSet<SandboxId>> {
-        let running = self.inner.stores.turns.running(100_000).await?;
-        Ok(running.into_iter().filter_map(|(_, turn)| turn.sandbox_id).collect())
+    /// Whether a turn runs in a sandbox of the account.
+    pub async fn is_busy(&self, account: AccountId, sandbox: SandboxId) -> Result<bool> {
+        Ok(self.inner.stores.turns.running_in(account, sandbox).await?.is_some())
     }
 
-    /// Turns whose process is gone are taken up again. How many.
+    /// Takes up turns whose process is gone, and returns how many there were.
     pub async fn take_up(&self) -> Result<usize> {
-        let mut taken = 0;
-        for (account, turn) in self.inner.stores.turns.running(1000).await? {
-            let known = self.inner.live.lock().unwrap_or_else(PoisonError::into_inner).contains_key(&turn.id);
-            // Whoever runs it has the claim; whether that is so is asked again by the runner.
-            if !known && self.claim(turn.id).await?.is_some() {
-                self.spawn(account, turn);
-                taken += 1;
+        let store = &self.inner.stores.turns;
+        let (mut taken, mut page) = (0, Page::first(LOOKED_AT));
+        loop {
+            let found = store.running(&page).await?;
+            for turn in found.items {
+                let known = self.find_live(turn.id).is_some();
+                // The runner has the claim; whether that is so is asked again by the one that is spawned here.
+                if !known && self.claim(turn.id).await?.is_some() {
+                    self.spawn(turn.account_id, store.get(turn.account_id, turn.id).await?);
+                    taken += 1;
+                }
+            }
+            match found.next {
+                Some(next) => page = Page::first(LOOKED_AT).after(next),
+                None => return Ok(taken),
             }
         }
-        Ok(taken)
     }
 
     /// Ends when this process runs no turn any more.

@@ -1,12 +1,18 @@
 //! From the agent's output to stored events, and no byte acknowledged before.
 
-use super::{answer::Answer, run::Runner};
+use super::{
+    answer::{Answer, plus},
+    run::Runner,
+};
 use crate::{
     Error, ExecRequest, Result,
     agents::{AgentAsk, AgentCommand, Driver, Parser, SessionPlace},
     exec,
     persist::persist,
-    ports::{gateway::Access, store::Page},
+    ports::{
+        gateway::{Access, Metered},
+        store::Page,
+    },
     templates::PROGRAM_DIR,
     tunnels::{Expose, Serve},
 };
@@ -33,8 +39,9 @@ pub(super) struct Pumped {
     pub error: Option<String>,
 }
 
-/// Events of one write.
+/// Events of one write, and bytes of output that they come from.
 const BATCH: usize = 256;
+const BATCH_BYTES: u64 = 256 << 10;
 /// Where Codex keeps its sessions: a folder for the year, the month, the day.
 const SESSION_DEPTH: u32 = 5;
 const SESSION_PAGE: u32 = 500;
@@ -176,13 +183,15 @@ impl Runner {
     async fn expose(&mut self, port: u16) -> Result<Option<Expose>> {
         let inner = self.turns.inner.clone();
         let ids = (self.conversation.id, self.id(), self.sandbox());
-        let Some(access) = inner.access(self.wanted.account, ids, self.template()).await? else {
+        let counted = self.answer.passed();
+        let Some(access) = inner.access(self.wanted.account, ids, self.template(), counted).await? else {
             return Ok(None);
         };
         let gateway = inner.gateway.clone();
         let gateway = gateway.ok_or_else(|| Error::unavailable("this server speaks to no models"))?;
         let access: Arc<Access> = Arc::new(access);
         self.meter = Some(access.meter.clone());
+        self.tokens = access.models.as_ref().map(|models| models.tokens.clone());
         let serve: Serve = Arc::new(move |connection| {
             let (gateway, access) = (gateway.clone(), access.clone());
             async move { gateway.serve(connection, access).await }.boxed()
@@ -219,20 +228,27 @@ impl Runner {
         let mut all = Vec::new();
         for turn in found.items {
             if turn.number < self.turn.number && turn.template.as_ref() == Some(name) {
-                all.push(turns.folded(account, turn.id).await?);
+                all.push(turns.folded_briefly(account, turn.id).await?);
             }
         }
         Ok(all)
     }
 
-    /// M3: an agent that tells only what its thread used in all is charged what is new.
+    /// M3: an agent that tells only what its thread used in all is charged what is new: beyond the total that an
+    /// earlier turn told, and what turns after that one were charged by the gateway's count, because they were killed.
     pub(super) async fn base(&self) -> Result<Usage> {
+        let mut base = Usage::default();
         if self.answer.thread().is_none() {
-            return Ok(Usage::default());
+            return Ok(base);
         }
         let before = self.before().await?;
-        let same = before.iter().filter(|answer| answer.session == self.answer.session);
-        Ok(same.filter_map(Answer::thread).next().unwrap_or_default())
+        for answer in before.iter().filter(|answer| answer.session == self.answer.session) {
+            match answer.thread() {
+                Some(thread) => return Ok(plus(&thread, &base)),
+                None => base = plus(&base, &answer.passed()),
+            }
+        }
+        Ok(base)
     }
 
     /// After a crash of the server: the agent may still be at it.
@@ -282,8 +298,7 @@ impl Runner {
     async fn replay(&self, parser: &mut dyn Parser) -> Result<()> {
         let mut followed = 0;
         loop {
-            let store = &self.turns.inner.stores.turns;
-            let events = store.events(self.wanted.account, self.id(), followed, 1000).await?;
+            let events = self.turns.some_events(self.wanted.account, self.id(), followed, None).await?;
             let Some(last) = events.last() else { return Ok(()) };
             followed = last.number + 1;
             for event in &events {
@@ -303,27 +318,38 @@ impl Runner {
     ) -> Result<Pumped> {
         process.set_manual_ack(true);
         let mut cancel = Cancel::new(self.turns.live(self.id()).cancel.subscribe());
+        let mut metered = self.meter.as_ref().map(|meter| meter.subscribe());
         let mut acknowledged = process.offset();
         loop {
             let next = tokio::select! {
                 next = process.next() => next,
+                // An agent that prints nothing is counted all the same, also where this server dies.
+                () = changed(&mut metered) => {
+                    if let Some(event) = self.passed() {
+                        self.store(vec![event], self.turn.output_offset).await?;
+                    }
+                    continue;
+                }
                 () = cancel.due() => {
                     cancel.kill(guest, process.id()).await;
                     continue;
                 }
             };
-            let mut events = Vec::new();
+            let (mut events, begun) = (Vec::new(), process.offset());
             let mut ended = match next {
                 Ok(output) => take(&mut *parser, output, &mut events),
                 Err(error) => return self.lost(error).await,
             };
             // What is there already goes into the same write.
-            while ended.is_none() && events.len() < BATCH {
+            while ended.is_none() && events.len() < BATCH && process.offset() - begun < BATCH_BYTES {
                 let Some(Ok(output)) = process.next().now_or_never() else { break };
                 ended = take(&mut *parser, output, &mut events);
             }
             if let Some(status) = ended {
                 return self.ended(&status, parser, events, cancel.asked, process).await;
+            }
+            if !self.room.holds(parser.held()) {
+                parser.pass_over(&mut events);
             }
             // What is before it is in events, or was stderr, which no event tells.
             let offset = process.offset().saturating_sub(parser.unread() as u64);
@@ -370,7 +396,7 @@ impl Runner {
             }
             false => (outcome.state, outcome.error),
         };
-        events.extend(self.untold(&events));
+        events.extend(self.passed());
         // As a shell has it: 128 and the signal.
         let exit_code = status.code.or(status.signal.map(|signal| 128 + signal));
         events.push(Event::AgentEnded { state, error: error.clone(), exit_code });
@@ -381,13 +407,10 @@ impl Runner {
         Ok(Pumped { state, error })
     }
 
-    /// M3: an agent that was killed told nothing of its last request; the server saw it.
-    fn untold(&self, events: &[Event]) -> Option<Event> {
-        let driver = self.template().driver().ok().filter(|driver| !driver.counts_thread())?;
-        let passed = self.meter.as_ref()?.so_far().usage;
-        let usage = self.answer.untold(events, &passed)?;
-        tracing::info!(turn = %self.id(), agent = driver.name(), ?usage, "used, and not told by the agent");
-        Some(Event::Usage { message: Some("gateway".to_owned()), usage })
+    /// M3: what passed the gateway and is not stored yet.
+    pub(super) fn passed(&self) -> Option<Event> {
+        let usage = self.meter.as_ref()?.so_far().usage;
+        (usage != self.answer.passed()).then_some(Event::GatewayUsage { usage })
     }
 
     /// The wire to the agent is gone for good.
@@ -398,12 +421,12 @@ impl Runner {
         let state = TurnState::Interrupted;
         let said = match there.map(|there| (there.state, there.reason)) {
             Ok((now, Some(reason))) => format!("the sandbox is {now} ({reason})"),
-            Ok((now, None)) => format!("the sandbox is {now}: {}", error.chain()),
+            Ok((now, None)) => format!("the sandbox is {now}: {}", error.told_to(self.wanted.account)),
             Err(_) => "the sandbox is gone".to_owned(),
         };
         let error = Some(said);
         let ended = Event::AgentEnded { state, error: error.clone(), exit_code: None };
-        let events = self.untold(&[]).into_iter().chain([ended]).collect();
+        let events = self.passed().into_iter().chain([ended]).collect();
         self.store(events, self.turn.output_offset).await?;
         Ok(Pumped { state, error })
     }
@@ -447,6 +470,17 @@ impl Cancel {
         let killed = matches!(timeout(CANCEL, guest.kill(process)).await, Ok(Ok(())));
         tracing::info!(%process, killed, "a turn is cancelled");
         self.again = (!killed).then(|| Instant::now() + KILL_AGAIN);
+    }
+}
+
+/// Ends when more has passed the gateway.
+async fn changed(metered: &mut Option<watch::Receiver<Metered>>) {
+    let alive = match metered {
+        Some(metered) => metered.changed().await.is_ok(),
+        None => false,
+    };
+    if !alive {
+        std::future::pending().await
     }
 }
 

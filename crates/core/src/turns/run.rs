@@ -6,6 +6,7 @@ use super::{
     encoded, first_event,
     hold::{Found, Held, LEASE},
     pump::Pumped,
+    room::{Room, Stores},
     save::pushed_event,
 };
 use crate::{
@@ -14,12 +15,15 @@ use crate::{
     persist::persist,
     ports::{
         gateway::Meter,
-        store::{EndTurn, Fence, Lease},
+        store::{EndTurn, Fence, Lease, just_after},
     },
     service::{Wanted, told},
     templates::{Template, When},
+    tokens::TurnTokens,
 };
+use bytes::Bytes;
 use futures::FutureExt;
+use jiff::Timestamp;
 use seawall_api::{
     AccountId, ErrorKind, SandboxId, TurnId,
     conversation::{Conversation, Message, Role, Turn, TurnState},
@@ -52,15 +56,20 @@ pub(super) struct Runner {
     pub conversation: Conversation,
     pub prompt: String,
     pub answer: Answer,
+    pub room: Room,
     /// How many events are stored.
     pub stored: u64,
     /// Events that are stored with the next ones.
     early: Vec<Event>,
     fence: Fence,
+    /// This process began it just now.
+    is_new: bool,
     /// Its guest hears of the turn.
     telling: Option<JoinHandle<()>>,
     /// What passed to models, as the server saw it.
     pub meter: Option<Arc<Meter>>,
+    /// The turn's part of its account's token budget. `None` where its agent needs no model.
+    pub tokens: Option<TurnTokens>,
 }
 
 /// Who ran the turn.
@@ -114,14 +123,16 @@ impl Turns {
         fence: Fence,
         known: Option<(Conversation, String)>,
     ) -> Result<()> {
+        let is_new = known.is_some();
         let found = match known {
             Some((conversation, prompt)) => {
-                Some(Found { turn, conversation, answer: Answer::default(), prompt })
+                let room = self.room(account);
+                Some(Found { turn, conversation, answer: Answer::default(), room, prompt })
             }
             None => persist(|| self.found(account, turn.id)).await?,
         };
         match found {
-            Some(found) => self.runner(account, found, fence).await,
+            Some(found) => self.runner(account, found, fence, is_new).await,
             None => Ok(()),
         }
     }
@@ -151,8 +162,8 @@ impl Turns {
     }
 
     /// To its end.
-    async fn runner(&self, account: AccountId, found: Found, fence: Fence) -> Result<()> {
-        let Found { turn, conversation, answer, prompt } = found;
+    async fn runner(&self, account: AccountId, found: Found, fence: Fence, is_new: bool) -> Result<()> {
+        let Found { turn, conversation, answer, room, prompt } = found;
         let sandbox = turn.sandbox_id.ok_or_else(|| Error::internal("a turn without a sandbox"))?;
         let template = self.inner.templates.get(turn.template.as_deref().unwrap_or_default()).cloned();
         let wanted = Wanted {
@@ -183,11 +194,14 @@ impl Turns {
             conversation,
             prompt,
             answer,
+            room,
             stored,
             early,
             fence,
+            is_new,
             telling: None,
             meter: None,
+            tokens: None,
         };
         match template {
             Ok(_) => runner.finished().await,
@@ -230,7 +244,8 @@ impl Runner {
             self.store(Vec::new(), self.turn.output_offset).await?;
         }
         self.look_after(self.turns.inner.service.sandboxes.attended()).await;
-        self.close(TurnState::Failed, Some(error.chain())).await
+        let told = error.told_to(self.wanted.account);
+        self.close(TurnState::Failed, Some(told)).await
     }
 
     async fn finished(mut self) -> Result<()> {
@@ -247,7 +262,7 @@ impl Runner {
                     let (id, chain) = (self.id(), error.chain());
                     tracing::error!(turn = %id, conversation = %self.conversation.id, sandbox = %self.sandbox(), error = %chain, "a turn failed");
                     self.kill_agent().await;
-                    (TurnState::Failed, Some(chain))
+                    (TurnState::Failed, Some(error.told_to(self.wanted.account)))
                 }
             },
         };
@@ -256,12 +271,13 @@ impl Runner {
         {
             tracing::error!(turn = %self.id(), error = %failed.chain(), "the first events could not be stored");
         }
+        self.settle_tokens().await?;
         self.answer.base = persist(|| self.base()).await?;
         let (state, error) = match self.finish(state, &error).await {
             Ok(()) => (state, error),
             Err(failed) if self.is_anothers(&failed).await => return Err(failed),
             // A hook that asked to be critical.
-            Err(failed) => (TurnState::Failed, Some(failed.chain())),
+            Err(failed) => (TurnState::Failed, Some(failed.told_to(self.wanted.account))),
         };
         // After what was said before, and before the next turn can begin.
         if let Some(telling) = self.telling.take() {
@@ -269,6 +285,19 @@ impl Runner {
         }
         self.look_after(self.turns.inner.service.sandboxes.attended()).await;
         self.close(state, error).await
+    }
+
+    /// The agent's port is closed: what its last requests used is counted and stored, however they ended.
+    async fn settle_tokens(&mut self) -> Result<()> {
+        let Some(tokens) = self.tokens.take() else { return Ok(()) };
+        if let Err(error) = tokens.close().await {
+            let (turn, error) = (self.id(), error.chain());
+            tracing::error!(%turn, error, "what was reserved for the turn's requests stays charged");
+        }
+        match self.passed() {
+            Some(event) => self.store(vec![event], self.turn.output_offset).await,
+            None => Ok(()),
+        }
     }
 
     pub(super) fn is_cancelled(&self) -> bool {
@@ -289,8 +318,7 @@ impl Runner {
         if self.answer.started.is_some() {
             return self.resume().await;
         }
-        let inner = self.turns.inner.clone();
-        if inner.booted_at.is_some_and(|booted_at| self.turn.created_at < booted_at) {
+        if !self.is_new && self.is_of_an_earlier_boot().await? {
             // Whether the agent was started is not known, and it must not be started twice.
             let error = Some("the machine went down while the turn ran".to_owned());
             return Ok(Pumped { state: TurnState::Interrupted, error });
@@ -313,6 +341,21 @@ impl Runner {
             return Ok(Pumped::cancelled());
         }
         self.start_agent().instrument(tracing::info_span!("agent")).await
+    }
+
+    /// Whether this machine was started again since the turn began, or may have been. Not by times: the clock may have been
+    /// set since.
+    async fn is_of_an_earlier_boot(&self) -> Result<bool> {
+        let inner = &self.turns.inner;
+        if inner.boot.is_none() {
+            return Ok(false);
+        }
+        let began = persist(|| inner.stores.turns.boot(self.wanted.account, self.id())).await?;
+        Ok(match &began {
+            None => true,
+            Some(began) if began.starts_with(&inner.node) => began != &inner.boot_name().unwrap_or_default(),
+            Some(_) => false,
+        })
     }
 
     /// H3: the default, saving and counting the message, was the transaction that began the turn.
@@ -363,7 +406,7 @@ impl Runner {
     /// Stores events, however long the database takes: nobody sees one that is not stored, and the agent waits.
     pub async fn store(&mut self, events: Vec<Event>, output_offset: u64) -> Result<()> {
         let events: Vec<Event> = self.early.iter().cloned().chain(events).collect();
-        let encoded = events.iter().map(encoded).collect::<Result<Vec<_>>>()?;
+        let (events, encoded) = self.admitted(events)?;
         let turns = self.turns.clone();
         let store = &turns.inner.stores.turns;
         let (account, id, first) = (self.wanted.account, self.id(), self.stored);
@@ -371,9 +414,28 @@ impl Runner {
             .await?;
         self.early.clear();
         self.stored += encoded.len() as u64;
-        events.iter().for_each(|event| self.answer.apply(event));
+        events.iter().for_each(|event| self.room.fold(&mut self.answer, event));
         turns.live(id).stored(first, &encoded);
         Ok(())
+    }
+
+    /// Those that may be stored, and as they are stored.
+    fn admitted(&mut self, events: Vec<Event>) -> Result<(Vec<Event>, Vec<Bytes>)> {
+        let (mut admitted, mut bytes) = (Vec::with_capacity(events.len()), Vec::with_capacity(events.len()));
+        for event in events {
+            let data = encoded(&event)?;
+            let (event, data) = match self.room.stores(&event, data.len()) {
+                Stores::It => (event, data),
+                Stores::Instead(notice) => {
+                    let data = encoded(&notice)?;
+                    (notice, data)
+                }
+                Stores::Nothing => continue,
+            };
+            admitted.push(event);
+            bytes.push(data);
+        }
+        Ok((admitted, bytes))
     }
 
     /// H6: always, after success, error and hang-up.
@@ -427,6 +489,11 @@ impl Runner {
         ran
     }
 
+    /// A time behind the prompt, whatever the clock says.
+    fn ended_at(&self) -> Timestamp {
+        self.turns.inner.clock.now().max(just_after(self.turn.created_at))
+    }
+
     /// The answer as it is stored (M1).
     fn message(&self, state: TurnState, error: &Option<String>) -> Message {
         let body = match (self.answer.body.is_empty(), error) {
@@ -441,7 +508,7 @@ impl Runner {
             body,
             usage: Some(self.answer.usage().0),
             tool_calls: self.answer.tool_calls.clone(),
-            created_at: self.turns.inner.clock.now(),
+            created_at: self.ended_at(),
             revision: 1,
         }
     }
@@ -449,14 +516,9 @@ impl Runner {
     /// M3: usage, totals and answer in one transaction, once.
     async fn close(&self, state: TurnState, error: Option<String>) -> Result<()> {
         let (usage, estimate) = self.answer.usage();
-        let end = EndTurn {
-            id: self.id(),
-            state,
-            answer: Some(self.message(state, &error)),
-            error,
-            usage,
-            ended_at: self.turns.inner.clock.now(),
-        };
+        let answer = self.message(state, &error);
+        let ended_at = answer.created_at;
+        let end = EndTurn { id: self.id(), state, answer: Some(answer), error, usage, ended_at };
         let store = &self.turns.inner.stores.turns;
         let ended = persist(|| store.end(self.wanted.account, Some(&self.fence), &end)).await?;
         let stats = ended.stats;
@@ -469,6 +531,7 @@ impl Runner {
             total_cache_tokens = stats.total_cache_tokens, messages = stats.messages_exchanged, "turn ended"
         );
         self.turns.live(self.id()).ended(self.stored + 1);
+        self.turns.inner.lanes.ended(self.conversation.id, Some(self.sandbox()));
         Ok(())
     }
 }

@@ -21,10 +21,12 @@ impl Turns {
         }
         let work = async {
             if there != SandboxState::Running {
-                service.start_to_save(wanted).await?;
+                service.start_to_save(wanted.account, wanted.sandbox).await?;
             }
             service.push(wanted).await
         };
+        // Waiting for others of the account is no fault of the bucket's.
+        let _permit = service.heavy.files.enter(wanted.account).await;
         let late = |_| {
             let why = format!("the bucket did not answer within {} s", PUSH.as_secs());
             Err(Error::new(ErrorKind::Timeout, why))

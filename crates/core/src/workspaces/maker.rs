@@ -1,14 +1,18 @@
 //! S12: which bucket, and where in it, for whom.
 
-use super::{WorkspaceSettings, Workspaces, account_name};
-use crate::{Error, Result, Sandboxes, ports::Clock, templates::SyncPart};
+use super::{Account, Slots, WorkspaceSettings, Workspaces, account_name};
+use crate::{
+    Error, Result, Sandboxes,
+    ports::{Clock, store::Stored},
+    templates::SyncPart,
+};
 use async_trait::async_trait;
 use seawall_api::AccountId;
 use seawall_sync::{
     bucket::SharedBucket,
     versions::{Memory, NoMemory, Turnstile},
 };
-use std::{fmt, sync::Arc, time::Duration};
+use std::{collections::BTreeSet, fmt, sync::Arc, time::Duration};
 
 /// Opens buckets. What cannot be opened is an error that says what to do.
 #[async_trait]
@@ -38,6 +42,8 @@ pub struct WorkspaceMaker {
     turnstile: Option<Arc<dyn Turnstile>>,
     memory: Arc<dyn Memory>,
     settings: WorkspaceSettings,
+    stored: Option<Arc<dyn Stored>>,
+    slots: Slots,
 }
 
 impl fmt::Debug for WorkspaceMaker {
@@ -53,8 +59,18 @@ impl WorkspaceMaker {
         clock: Arc<dyn Clock>,
         settings: WorkspaceSettings,
     ) -> WorkspaceMaker {
-        let (turnstile, memory) = (None, Arc::new(NoMemory));
-        WorkspaceMaker { sandboxes, buckets, clock, turnstile, memory, settings }
+        let (turnstile, memory, stored, slots) = (None, Arc::new(NoMemory), None, Slots::default());
+        WorkspaceMaker { sandboxes, buckets, clock, turnstile, memory, settings, stored, slots }
+    }
+
+    /// Counts what is stored, by account.
+    pub fn with_stored(mut self, stored: Arc<dyn Stored>) -> Self {
+        self.stored = Some(stored);
+        self
+    }
+
+    pub fn stored(&self) -> Option<&Arc<dyn Stored>> {
+        self.stored.as_ref()
     }
 
     pub fn with_turnstile(mut self, turnstile: Arc<dyn Turnstile>) -> Self {
@@ -95,12 +111,58 @@ impl WorkspaceMaker {
             key_prefix,
             ..self.settings.clone()
         };
-        let made = Workspaces::new(self.sandboxes.clone(), bucket, self.clock.clone(), settings);
-        let made = made.with_memory(self.memory.clone());
-        Ok(Some(match &self.turnstile {
-            Some(turnstile) => made.with_turnstile(turnstile.clone()),
-            None => made,
-        }))
+        Ok(Some(self.made(names.account, bucket, settings)))
+    }
+
+    fn made(&self, account: AccountId, bucket: SharedBucket, settings: WorkspaceSettings) -> Workspaces {
+        let mut made = Workspaces::new(self.sandboxes.clone(), bucket, self.clock.clone(), settings)
+            .with_memory(self.memory.clone())
+            .with_slots(self.slots.clone());
+        if let Some(turnstile) = &self.turnstile {
+            made = made.with_turnstile(turnstile.clone());
+        }
+        if let Some(stored) = &self.stored {
+            made = made.with_account(Account { id: account, stored: stored.clone() });
+        }
+        made
+    }
+
+    /// The workspaces in whose bucket a place is, as [`Stored`] names it, and its prefix there. None where none of the
+    /// buckets has it: the default one, and those at these addresses.
+    pub async fn find(
+        &self,
+        addresses: &BTreeSet<String>,
+        account: AccountId,
+        place: &str,
+    ) -> Result<Option<(Workspaces, String)>> {
+        let all = std::iter::once(None).chain(addresses.iter().map(|address| Some(address.as_str())));
+        let (mut found, mut failed): (Option<(SharedBucket, String)>, _) = (None, None);
+        for address in all {
+            let bucket = match self.buckets.open(address).await {
+                Ok(Some(bucket)) => bucket,
+                Ok(None) => continue,
+                Err(error) => {
+                    failed.get_or_insert(error);
+                    continue;
+                }
+            };
+            let root = format!("{}/", bucket.place().trim_end_matches('/'));
+            let Some(prefix) = place.strip_prefix(&root).filter(|prefix| !prefix.is_empty()) else {
+                continue;
+            };
+            // One bucket may be a part of another.
+            if found.as_ref().is_none_or(|(_, longer)| prefix.len() < longer.len()) {
+                found = Some((bucket, prefix.to_owned()));
+            }
+        }
+        match (found, failed) {
+            (Some((bucket, prefix)), _) => {
+                Ok(Some((self.made(account, bucket, self.settings.clone()), prefix)))
+            }
+            // It may be in the one that cannot be opened.
+            (None, Some(error)) => Err(error),
+            (None, None) => Ok(None),
+        }
     }
 }
 

@@ -1,7 +1,12 @@
 //! A workspace behind a guest: what the sync's engine asks, carried over the wire.
 //!
-//! The guest is hostile territory: every entry that it tells is checked, and what it may make us remember is bounded.
+//! The guest is hostile territory: every entry that it tells is checked, what it may make us remember is bounded
+//! ([`Bounds`], [`Held::large`]), and so is the time that it may take ([`Pace`]).
 
+use super::{
+    pace::{self, Pace, failed},
+    slots::{Held, LARGE_FILES, LARGE_NAMES},
+};
 use async_trait::async_trait;
 use futures::{StreamExt, stream};
 use seawall_api::{
@@ -13,7 +18,8 @@ use seawall_api::{
 use seawall_sync::{
     Error, Result,
     diff::Step,
-    disk::{Refused, ScanAsk, ScanReport},
+    disk::{MAX_HOLE_BYTES, Refused, ScanAsk, ScanReport},
+    engine::Budget,
     path::{self, STATE},
     protocol::{
         ABORT, CHANGED, Call, ScanEnd, WHOLE,
@@ -24,35 +30,79 @@ use seawall_sync::{
     workspace::{Agree, Piece, Pieces, Put, Workspace},
 };
 use seawall_wire::{Guest, RawStream};
-use std::{
-    collections::BTreeSet,
-    fmt,
-    sync::atomic::{AtomicUsize, Ordering},
-    time::Duration,
-};
+use std::{collections::BTreeSet, fmt, sync::Arc, time::Duration};
 use tokio::sync::{Mutex, mpsc};
 
 /// The largest state file that is read from a sandbox.
 const MAX_STATE: u64 = 512 << 20;
-/// What names and texts of one scan may take.
-const MAX_TOLD: usize = 1 << 30;
-/// How long a sandbox may take for one step, whatever it has.
-const PATIENCE: Duration = Duration::from_secs(1800);
-/// More steps than a sync has.
-const MAX_REFUSED: usize = 4_000_000;
+/// What an entry takes in a state file beside its name.
+const ENTRY: u64 = 300;
 /// What names of files may take in one request.
 const MAX_NAMES: usize = 512 << 10;
+/// What a sync may store beside twice the sandbox's disk: objects have lists, and bodies of few zeros keep them.
+const SLACK: u64 = 64 << 20;
+
+/// What is taken from a guest.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Bounds {
+    /// Files, links and directories of a workspace.
+    pub files: usize,
+    /// Bytes of their names, and of what links point to.
+    pub name_bytes: u64,
+    /// Bytes in holes of files.
+    pub hole_bytes: u64,
+}
+
+impl Default for Bounds {
+    fn default() -> Self {
+        Bounds { files: 1_000_000, name_bytes: 256 << 20, hole_bytes: MAX_HOLE_BYTES }
+    }
+}
+
+impl Bounds {
+    /// What one sync takes from a sandbox with a disk of so many bytes: all of it twice, since files may change
+    /// meanwhile. None where the disk has no limit, and neither has the sync.
+    pub fn budget(&self, disk: Option<u64>) -> Budget {
+        match disk {
+            None => Budget::default(),
+            Some(disk) => {
+                let twice = disk.saturating_mul(2);
+                let taken = twice.saturating_add(self.hole_bytes);
+                Budget { taken, stored: twice.saturating_add(SLACK) }
+            }
+        }
+    }
+
+    fn max_state(&self) -> u64 {
+        (self.files as u64).saturating_mul(ENTRY).saturating_add(self.name_bytes).min(MAX_STATE)
+    }
+}
+
+/// How a workspace is synced.
+#[derive(Debug, Clone, Copy)]
+pub struct SessionSettings {
+    /// How long another sync of the workspace is waited for.
+    pub wait: Duration,
+    pub bounds: Bounds,
+    /// Its volume has other sandboxes too.
+    pub shared: bool,
+}
 
 /// A sync that holds a workspace's lock until it is dropped.
 pub struct Session {
     guest: Guest,
     stream: Mutex<RawStream>,
-    /// Of the names and texts that the present scan told.
-    told: AtomicUsize,
     number: u64,
-    limits: Limits,
-    /// Its volume has other sandboxes too.
-    shared: bool,
+    settings: SessionSettings,
+    held: Arc<Held>,
+    pace: Arc<Pace>,
+}
+
+/// How much a scan has told.
+#[derive(Debug, Default)]
+struct Told {
+    entries: usize,
+    name_bytes: u64,
 }
 
 impl fmt::Debug for Session {
@@ -62,22 +112,10 @@ impl fmt::Debug for Session {
 }
 
 impl Session {
-    pub async fn open(guest: Guest, wait: Duration, limits: Limits, shared: bool) -> Result<Session> {
-        let (stream, opened) = guest.open_sync(wait).await.map_err(|error| failed(&error))?;
-        let (stream, told) = (Mutex::new(stream), AtomicUsize::new(0));
-        Ok(Session { guest, stream, told, number: opened.session, limits, shared })
-    }
-}
-
-fn failed(error: &seawall_wire::Error) -> Error {
-    Error::new(error.kind(), error.to_string())
-}
-
-/// The next frame of a sandbox that may be busy, but not for ever.
-async fn soon(stream: &mut RawStream) -> Result<Frame> {
-    match tokio::time::timeout(PATIENCE, stream.next()).await {
-        Ok(frame) => frame.map_err(|error| failed(&error)),
-        Err(_) => Err(Error::new(ErrorKind::Timeout, "the sandbox does not answer")),
+    pub async fn open(guest: Guest, settings: SessionSettings, held: Arc<Held>) -> Result<Session> {
+        let (stream, opened) = guest.open_sync(settings.wait).await.map_err(|error| failed(&error))?;
+        let (stream, pace) = (Mutex::new(stream), Arc::default());
+        Ok(Session { guest, stream, number: opened.session, settings, held, pace })
     }
 }
 
@@ -92,7 +130,9 @@ fn unexpected(frame: &Frame, place: &str) -> Error {
 #[async_trait]
 impl Workspace for Session {
     async fn scan(&self, ask: ScanAsk) -> Result<ScanReport> {
-        let (report, end) = self.scanned(&Call::Scan(ScanAsk { shared: self.shared, ..ask })).await?;
+        let max_hole_bytes = Some(self.settings.bounds.hole_bytes);
+        let ask = ScanAsk { shared: self.settings.shared, max_hole_bytes, ..ask };
+        let (report, end) = self.scanned(&Call::Scan(ask)).await?;
         let report = finish(report, end)?;
         tracing::debug!(sandbox = %self.guest.sandbox(), path = STATE, bytes = report.state_bytes, "state file read");
         Ok(report)
@@ -106,14 +146,20 @@ impl Workspace for Session {
             Err(error) if error.kind() == ErrorKind::NotFound => return self.deleted_base().await,
             Err(error) => return Err(failed(&error)),
         };
-        if reader.entry().size > MAX_STATE {
+        let (bounds, size) = (&self.settings.bounds, reader.entry().size);
+        if size > bounds.max_state() {
             return Ok(None);
         }
+        if size > LARGE_NAMES {
+            self.be_large().await?;
+        }
         let mut json = Vec::new();
-        while let Some(part) = reader.next().await.map_err(|error| failed(&error))? {
+        while let Some(part) = self.pace.wait(pace::SOON, reader.next()).await? {
+            self.pace.moved(part.len());
             json.extend_from_slice(&part);
         }
-        Ok(StateFile::parse_local(&json, &self.limits).ok())
+        let limits = Limits { max_entries: bounds.files, ..Limits::default() };
+        Ok(StateFile::parse_local(&json, &limits).ok())
     }
 
     async fn collect(&self, files: Vec<FileName>) -> Result<Pieces> {
@@ -121,16 +167,16 @@ impl Workspace for Session {
         let mut first = 0;
         for part in bounded(files) {
             let count = part.len();
-            requests.push((self.guest.clone(), self.number, first, part));
+            requests.push(Collect { guest: self.guest.clone(), session: self.number, first, files: part });
             first += count;
         }
-        let bodies = stream::iter(requests)
-            .then(|(guest, session, first, files)| async move { collected(guest, session, first, files) })
-            .flatten();
+        let pace = self.pace.clone();
+        let bodies = stream::iter(requests).map(move |request| collected(request, pace.clone())).flatten();
         Ok(bodies.boxed())
     }
 
     async fn apply(&self, steps: Vec<Step>) -> Result<Vec<Refused>> {
+        let most = steps.len();
         let mut stream = self.stream.lock().await;
         let sent = async {
             stream.message(Kind::Control, &Call::Apply).await?;
@@ -138,17 +184,18 @@ impl Workspace for Session {
             stream.send(&Frame::empty(Kind::End)).await
         };
         sent.await.map_err(|error| failed(&error))?;
-        refusals(&mut stream, true).await
+        self.refusals(&mut stream, pace::CHANGE, most).await
     }
 
     async fn put(&self, files: mpsc::Receiver<Put>) -> Result<Vec<Refused>> {
         let request = Request::Put { session: self.number };
         let mut stream = self.guest.open_bulk(&request).await.map_err(|error| failed(&error))?;
         stream.reply::<()>().await.map_err(|error| failed(&error))?;
-        if let Err(error) = feed(&mut stream, files).await {
-            return Err(failed(&stream.why(error).await));
-        }
-        refusals(&mut stream, false).await
+        let sent = match feed(&mut stream, files).await {
+            Ok(sent) => sent,
+            Err(error) => return Err(failed(&stream.why(error).await)),
+        };
+        self.refusals(&mut stream, pace::SOON, sent).await
     }
 
     async fn prepare(&self, agree: Agree) -> Result<()> {
@@ -181,7 +228,8 @@ impl Session {
             stream.send(&Frame::empty(Kind::End)).await
         };
         sent.await.map_err(|error| failed(&error))?;
-        let frame = soon(&mut stream).await.map_err(|error| error.during("agreeing"))?;
+        let reply = self.pace.wait(pace::CHANGE, stream.next()).await;
+        let frame = reply.map_err(|error| error.during("agreeing"))?;
         match frame.kind {
             Kind::Reply => Ok(frame),
             _ => Err(unexpected(&frame, "instead of an agreement")),
@@ -192,20 +240,23 @@ impl Session {
     async fn scanned(&self, call: &Call) -> Result<(ScanReport, ScanEnd)> {
         let mut stream = self.stream.lock().await;
         stream.message(Kind::Control, call).await.map_err(|error| failed(&error))?;
-        let mut report = ScanReport::default();
-        self.told.store(0, Ordering::Relaxed);
+        let (mut report, mut told) = (ScanReport::default(), Told::default());
+        // All files are looked at before the first word.
+        let mut frame = self.pace.wait_long(stream.next()).await?;
         loop {
-            let frame = soon(&mut stream).await?;
-            let told = self.told.fetch_add(frame.body.len(), Ordering::Relaxed) + frame.body.len();
-            if told > MAX_TOLD {
-                return Err(Error::new(ErrorKind::TooLarge, "the workspace has too many names to sync"));
-            }
+            self.pace.moved(frame.body.len());
             match frame.kind {
-                Kind::Event => self.take_part(&mut report, items(&frame)?)?,
+                Kind::Event => self.take_part(&mut report, &mut told, items(&frame)?).await?,
                 Kind::Reply => return Ok((report, decode(&frame)?)),
                 _ => return Err(unexpected(&frame, "in a scan")),
             }
+            frame = self.pace.wait(pace::SOON, stream.next()).await?;
         }
+    }
+
+    /// What is told from now on may be much.
+    async fn be_large(&self) -> Result<()> {
+        self.held.large().await.map_err(|error| Error::new(error.kind(), error.chain()))
     }
 
     /// The guest told of a base, so it knows what was in it. Nobody else is asked: an older one knows no such call.
@@ -222,7 +273,21 @@ impl Session {
         }))
     }
 
-    fn take_part(&self, report: &mut ScanReport, items: Vec<Item>) -> Result<()> {
+    async fn take_part(&self, report: &mut ScanReport, told: &mut Told, items: Vec<Item>) -> Result<()> {
+        told.entries += items.len();
+        told.name_bytes += items.iter().map(name_bytes).sum::<u64>();
+        let Bounds { files, name_bytes, .. } = self.settings.bounds;
+        if told.entries > files {
+            let why = format!("the workspace has more than {files} files; leave some out by .sandboxignore");
+            return Err(Error::new(ErrorKind::TooLarge, why));
+        }
+        if told.name_bytes > name_bytes {
+            let why = format!("the names of its files have more than {name_bytes} bytes");
+            return Err(Error::new(ErrorKind::TooLarge, why));
+        }
+        if told.entries > LARGE_FILES || told.name_bytes > LARGE_NAMES {
+            self.be_large().await?;
+        }
         for item in items {
             match item {
                 Item::Entry(path, node) => report.delta.changed.push((path, node)),
@@ -232,13 +297,48 @@ impl Session {
                 Item::Step(_) | Item::Refused(_) => return Err(protocol("something else in a scan")),
             }
         }
-        let told = report.delta.changed.len() + report.delta.removed.len();
-        let most = self.limits.max_entries;
-        match told.max(report.problems.len()).max(report.ignored.len()) > most {
-            true => Err(Error::new(ErrorKind::TooLarge, format!("the workspace has more than {most} files"))),
-            false => Ok(()),
+        Ok(())
+    }
+
+    /// What was not done of so many steps, up to the reply.
+    async fn refusals(
+        &self,
+        stream: &mut RawStream,
+        patience: Duration,
+        most: usize,
+    ) -> Result<Vec<Refused>> {
+        let mut all: Vec<Refused> = Vec::new();
+        loop {
+            let frame = self.pace.wait(patience, stream.next()).await?;
+            match frame.kind {
+                Kind::Event => {
+                    for item in items(&frame)? {
+                        match item {
+                            Item::Refused(refused) => all.push(refused),
+                            _ => return Err(protocol("something else among refusals")),
+                        }
+                    }
+                }
+                Kind::Reply => return Ok(all),
+                _ => return Err(unexpected(&frame, "instead of what came of it")),
+            }
+            if all.len() > most {
+                return Err(protocol("more refusals than steps"));
+            }
         }
     }
+}
+
+/// What an item takes of the bound on names.
+fn name_bytes(item: &Item) -> u64 {
+    let (path, more) = match item {
+        Item::Entry(path, Node::Link { target, .. }) => (path, target.as_bytes().len()),
+        Item::Problem(path, why) => (path, why.len()),
+        Item::Entry(path, _) | Item::Removed(path) | Item::Ignored(path) => (path, 0),
+        Item::Step(step) => (step.path(), 0),
+        Item::Refused(refused) => (&refused.path, refused.why.len()),
+    };
+    (path.as_bytes().len() + more) as u64
 }
 
 fn items(frame: &Frame) -> Result<Vec<Item>> {
@@ -314,25 +414,35 @@ fn bounded(files: Vec<FileName>) -> Vec<Vec<FileName>> {
     parts
 }
 
-/// The bodies that one request brings. The numbers start at `first`.
-fn collected(guest: Guest, session: u64, first: usize, files: Vec<FileName>) -> Pieces {
+/// A request for bodies. The numbers of their files start at `first`.
+struct Collect {
+    guest: Guest,
+    session: u64,
+    first: usize,
+    files: Vec<FileName>,
+}
+
+/// The bodies that one request brings.
+fn collected(request: Collect, pace: Arc<Pace>) -> Pieces {
     enum At {
-        Start(Guest, u64, Vec<FileName>),
-        File(RawStream, usize, usize),
+        Start(Guest, Request),
+        File(RawStream, usize),
     }
-    stream::try_unfold(At::Start(guest, session, files), move |at| async move {
-        let (mut stream, number, count) = match at {
-            At::Start(guest, session, files) => {
-                let count = files.len();
-                let request = Request::Collect { session, files };
-                (guest.open_bulk(&request).await.map_err(|error| failed(&error))?, 0, count)
+    let Collect { guest, session, first, files } = request;
+    let count = files.len();
+    let start = (At::Start(guest, Request::Collect { session, files }), pace);
+    stream::try_unfold(start, move |(at, pace)| async move {
+        let (mut stream, number) = match at {
+            At::Start(guest, request) => {
+                (guest.open_bulk(&request).await.map_err(|error| failed(&error))?, 0)
             }
-            At::File(stream, number, count) => (stream, number, count),
+            At::File(stream, number) => (stream, number),
         };
         if number == count {
             return Ok(None);
         }
-        let frame = stream.next_soon().await.map_err(|error| failed(&error))?;
+        let frame = pace.wait(pace::SOON, stream.next()).await?;
+        pace.moved(frame.body.len());
         let at = first + number;
         let (piece, number) = match (frame.kind, &frame.body[..]) {
             (Kind::Data, body) if !body.is_empty() => (Piece::Data(at, frame.body), number),
@@ -340,15 +450,18 @@ fn collected(guest: Guest, session: u64, first: usize, files: Vec<FileName>) -> 
             (Kind::End, [CHANGED]) => (Piece::Changed(at), number + 1),
             _ => return Err(unexpected(&frame, "in a body")),
         };
-        Ok(Some((piece, At::File(stream, number, count))))
+        Ok(Some((piece, (At::File(stream, number), pace))))
     })
     .boxed()
 }
 
-async fn feed(stream: &mut RawStream, mut files: mpsc::Receiver<Put>) -> Result<(), seawall_wire::Error> {
+/// Sends files, and returns how many.
+async fn feed(stream: &mut RawStream, mut files: mpsc::Receiver<Put>) -> Result<usize, seawall_wire::Error> {
+    let mut sent = 0;
     while let Some(put) = files.recv().await {
         match put {
             Put::Begin(path, node) => {
+                sent += 1;
                 let mut encoder = Encoder::default();
                 let full = encoder.add(&Item::Entry(path, node));
                 if let Some(entry) = full.or_else(|| encoder.finish()) {
@@ -364,31 +477,6 @@ async fn feed(stream: &mut RawStream, mut files: mpsc::Receiver<Put>) -> Result<
             Put::Abort => stream.queue(Kind::End, &[ABORT]).await?,
         }
     }
-    stream.send(&Frame::empty(Kind::Control)).await
-}
-
-/// What was not done, up to the reply.
-async fn refusals(stream: &mut RawStream, patient: bool) -> Result<Vec<Refused>> {
-    let mut all: Vec<Refused> = Vec::new();
-    loop {
-        let frame = match patient {
-            true => soon(stream).await?,
-            false => stream.next_soon().await.map_err(|error| failed(&error))?,
-        };
-        if all.len() > MAX_REFUSED {
-            return Err(protocol("more refusals than steps"));
-        }
-        match frame.kind {
-            Kind::Event => {
-                for item in items(&frame)? {
-                    match item {
-                        Item::Refused(refused) => all.push(refused),
-                        _ => return Err(protocol("something else among refusals")),
-                    }
-                }
-            }
-            Kind::Reply => return Ok(all),
-            _ => return Err(unexpected(&frame, "instead of what came of it")),
-        }
-    }
+    stream.send(&Frame::empty(Kind::Control)).await?;
+    Ok(sent)
 }

@@ -132,6 +132,22 @@ async fn p8_a_provider_that_cannot_be_asked_loses_nothing() {
 }
 
 #[tokio::test]
+async fn p8_what_fails_for_one_keeps_no_other_from_being_looked_at() {
+    let world = World::new();
+    let (first, second, lost) = (world.running().await, world.running().await, world.running().await);
+    for orphan in [first, second] {
+        world.records.remove(orphan).await.unwrap();
+    }
+    world.mock.remove(lost, Volumes::Keep).await.unwrap();
+    world.faults.fail(Op::Remove, 1, ErrorKind::Unavailable);
+    assert_eq!(error(world.sandboxes.sweep().await).kind(), ErrorKind::Unavailable);
+    assert_eq!(world.boxes().await, 1);
+    assert_eq!(world.recorded(lost).await.unwrap().state, SandboxState::Lost);
+    assert_eq!(world.sandboxes.sweep().await.unwrap().removed.len(), 1);
+    assert_eq!(world.boxes().await, 0);
+}
+
+#[tokio::test]
 async fn p8_what_failed_stays_to_be_looked_at() {
     let world = World::new();
     let failed = world.leave_record(SandboxState::Failed).await;

@@ -15,6 +15,7 @@ use std::sync::{
     Arc, Mutex,
     atomic::{AtomicBool, Ordering},
 };
+use tokio::sync::watch;
 
 /// Buckets that cannot be opened while they are away. Once they can, files go nowhere.
 #[derive(Debug, Clone, Default)]
@@ -33,6 +34,44 @@ impl Buckets for AwayBuckets {
             true => Err(Error::unavailable("a test took the bucket away")),
             false => Ok(None),
         }
+    }
+}
+
+/// Buckets whose opening waits at a gate while that is shut. Files go nowhere.
+#[derive(Debug, Clone)]
+pub struct GatedBuckets {
+    shut: watch::Sender<bool>,
+    /// How many have come to the gate while it was shut.
+    came: watch::Sender<u32>,
+}
+
+impl GatedBuckets {
+    pub fn new() -> GatedBuckets {
+        GatedBuckets { shut: watch::Sender::new(false), came: watch::Sender::new(0) }
+    }
+
+    pub fn shut(&self) {
+        self.shut.send_replace(true);
+    }
+
+    pub fn open(&self) {
+        self.shut.send_replace(false);
+    }
+
+    /// Ends when somebody waits at the gate.
+    pub async fn came(&self) {
+        self.came.subscribe().wait_for(|came| *came > 0).await.unwrap();
+    }
+}
+
+#[async_trait]
+impl Buckets for GatedBuckets {
+    async fn open(&self, _url: Option<&str>) -> Result<Option<SharedBucket>> {
+        if *self.shut.borrow() {
+            self.came.send_modify(|came| *came += 1);
+            self.shut.subscribe().wait_for(|shut| !shut).await.unwrap();
+        }
+        Ok(None)
     }
 }
 

@@ -6,7 +6,7 @@ use seawall_core::service::EndSandbox;
 use std::time::Duration;
 use tokio::time::sleep;
 
-const SAVED: EndSandbox = EndSandbox { sync: true, force: false, volumes: None };
+const SAVED: EndSandbox = EndSandbox { sync: true, force: false, volumes: None, delete_versions: false };
 
 #[tokio::test(start_paused = true)]
 async fn v2_a_sandbox_outlives_its_template_and_can_be_ended() {

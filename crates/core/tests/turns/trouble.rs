@@ -4,14 +4,14 @@ use async_trait::async_trait;
 use bytes::Bytes;
 use jiff::Timestamp;
 use seawall_api::{
-    AccountId, ConversationId, MessageId, TurnId,
-    conversation::{Conversation, Message, Turn, Usage},
+    AccountId, ConversationId, MessageId, SandboxId, TurnId,
+    conversation::{Conversation, Message, Turn},
 };
 use seawall_core::{
     Error, Result,
     ports::store::{
-        BeginTurn, Direction, EndTurn, Fence, Lease, Leases, Messages, Page, Paged, Stores, TurnEvent,
-        Turns as TurnStore,
+        BeginTurn, Direction, EndTurn, Fence, Lease, Leases, Messages, Page, Paged, RunningTurn, Stores,
+        Takeover, TurnEvent, Turns as TurnStore,
     },
 };
 use std::{
@@ -162,6 +162,10 @@ impl TurnStore for Troubled<dyn TurnStore> {
         self.trouble.meet(Call::Append, append).await
     }
 
+    async fn event_sizes(&self, account: AccountId, turn: TurnId, from: u64, limit: u32) -> Result<Vec<u64>> {
+        self.inner.event_sizes(account, turn, from, limit).await
+    }
+
     async fn events(
         &self,
         account: AccountId,
@@ -173,14 +177,19 @@ impl TurnStore for Troubled<dyn TurnStore> {
         self.inner.events(account, turn, from, limit).await
     }
 
-    async fn used_since(&self, account: AccountId, since: Timestamp) -> Result<Usage> {
+    async fn running(&self, page: &Page) -> Result<Paged<RunningTurn>> {
         self.trouble.pass().await;
-        self.inner.used_since(account, since).await
+        self.inner.running(page).await
     }
 
-    async fn running(&self, limit: u32) -> Result<Vec<(AccountId, Turn)>> {
+    async fn running_in(&self, account: AccountId, sandbox: SandboxId) -> Result<Option<TurnId>> {
         self.trouble.pass().await;
-        self.inner.running(limit).await
+        self.inner.running_in(account, sandbox).await
+    }
+
+    async fn boot(&self, account: AccountId, id: TurnId) -> Result<Option<String>> {
+        self.trouble.pass().await;
+        self.inner.boot(account, id).await
     }
 }
 
@@ -189,6 +198,11 @@ impl Leases for Troubled<dyn Leases> {
     async fn acquire(&self, name: &str, holder: &str, time: Duration) -> Result<Option<Lease>> {
         self.trouble.pass().await;
         self.inner.acquire(name, holder, time).await
+    }
+
+    async fn take_over(&self, name: &str, holder: &str, time: Duration) -> Result<Takeover> {
+        self.trouble.pass().await;
+        self.inner.take_over(name, holder, time).await
     }
 
     async fn renew(&self, lease: &Lease, time: Duration) -> Result<bool> {
@@ -215,6 +229,20 @@ impl Messages for Troubled<dyn Messages> {
 
     async fn get(&self, account: AccountId, conversation: ConversationId, id: MessageId) -> Result<Message> {
         self.trouble.meet(Call::GetMessage, self.inner.get(account, conversation, id)).await
+    }
+
+    async fn size(&self, account: AccountId, conversation: ConversationId, id: MessageId) -> Result<u64> {
+        self.inner.size(account, conversation, id).await
+    }
+
+    async fn sizes(
+        &self,
+        account: AccountId,
+        conversation: ConversationId,
+        direction: Direction,
+        page: &Page,
+    ) -> Result<Vec<u64>> {
+        self.inner.sizes(account, conversation, direction, page).await
     }
 
     async fn list(

@@ -12,6 +12,7 @@ use seawall_api::{
 };
 use seawall_core::{
     Error, Providers, Result, Sandboxes, Turns,
+    accounts::{AccountCatalog, AccountLimits},
     delivery::Courier,
     hooks::{Hook, Hooks},
     ports::{
@@ -23,14 +24,14 @@ use seawall_core::{
     rows::RowRecords,
     service::{SandboxService, Wanted},
     templates::{HookPart, SyncPart, Template, Templates},
-    testing::{Faults, FaultyProvider, MemoryClaims, MemoryStore, OneBucket, TokioClock},
+    testing::{Faults, FaultyProvider, MemoryClaims, MemoryStore, OneBucket, SetClock},
     turns::{Begun, TurnAsk, TurnParts},
     workspaces::{Buckets, WorkspaceMaker, WorkspaceSettings},
 };
 use seawall_providers::mock::MockProvider;
 use seawall_sync::bucket::SharedBucket;
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
-use tokio::time::{Instant, sleep, timeout};
+use tokio::time::{sleep, timeout};
 
 pub const ME: AccountId = AccountId::LOCAL;
 
@@ -71,7 +72,7 @@ pub struct World {
     pub sandboxes: Sandboxes,
     pub hooks: Hooks,
     pub courier: Courier,
-    clock: TokioClock,
+    pub clock: SetClock,
     claims: MemoryClaims,
     setup: Setup,
 }
@@ -82,13 +83,13 @@ struct Place {
     stores: Stores,
     claims: MemoryClaims,
     node: &'static str,
-    clock: TokioClock,
-    booted_at: Option<Timestamp>,
+    clock: SetClock,
+    boot: &'static str,
     webhooks: Arc<FakeWebhooks>,
 }
 
 fn host(setup: &Setup, place: Place) -> Host {
-    let Place { provider, stores, claims, node, clock, booted_at, webhooks } = place;
+    let Place { provider, stores, claims, node, clock, boot, webhooks } = place;
     let clock: Arc<dyn Clock> = Arc::new(clock);
     let claims: Arc<dyn Claims> = Arc::new(claims);
     let records = RowRecords::new(stores.sandboxes.clone(), claims.clone(), Some(node.to_owned()));
@@ -113,6 +114,7 @@ fn host(setup: &Setup, place: Place) -> Host {
         .with_timeouts(setup.timeouts);
     let courier = Courier::new(stores.outbox.clone(), stores.messages.clone()).with_webhooks(webhooks);
     let turns = Turns::new(TurnParts {
+        accounts: AccountCatalog::new(stores.accounts.clone(), AccountLimits::NONE),
         stores,
         service: service.clone(),
         hooks: hooks.clone(),
@@ -123,7 +125,7 @@ fn host(setup: &Setup, place: Place) -> Host {
         claims,
         clock,
         node: node.to_owned(),
-        booted_at,
+        boot: Some(boot.to_owned()),
         secrets: Arc::new(|_: &str| None::<String>),
     });
     Host { turns, service, sandboxes, hooks, courier }
@@ -163,16 +165,16 @@ impl World {
         mock.on_command("/bin/sh", move |call| log.run(call));
         let faulty = FaultyProvider::new(Arc::new(mock.clone()));
         let faults = faulty.faults();
-        let clock = TokioClock(Instant::now());
-        let stores = MemoryStore::with_clock(Arc::new(clock)).stores();
+        let clock = SetClock::new();
+        let stores = MemoryStore::with_clock(Arc::new(clock.clone())).stores();
         let (claims, webhooks) = (MemoryClaims::default(), Arc::new(FakeWebhooks::default()));
         let place = Place {
             provider: Arc::new(faulty),
             stores: wrap(stores.clone()),
             claims: claims.clone(),
             node: "one",
-            clock,
-            booted_at: None,
+            clock: clock.clone(),
+            boot: "first",
             webhooks: webhooks.clone(),
         };
         let Host { turns, service, sandboxes, hooks, courier } = host(&setup, place);
@@ -195,23 +197,23 @@ impl World {
 
     /// Another process of the same machine, without faults.
     pub fn another(&self) -> Host {
-        self.host("one", self.claims.clone(), None)
+        self.host("one", self.claims.clone(), "first")
     }
 
     /// A process of the same machine, which was down and is just up again.
     pub fn rebooted(&self) -> Host {
-        self.host("one", MemoryClaims::default(), Some(self.clock.now()))
+        self.host("one", MemoryClaims::default(), "second")
     }
 
     /// A process of another machine.
     pub fn elsewhere(&self, node: &'static str) -> Host {
-        self.host(node, MemoryClaims::default(), None)
+        self.host(node, MemoryClaims::default(), "first")
     }
 
-    fn host(&self, node: &'static str, claims: MemoryClaims, booted_at: Option<Timestamp>) -> Host {
-        let (stores, clock, webhooks) = (self.stores.clone(), self.clock, self.webhooks.clone());
+    fn host(&self, node: &'static str, claims: MemoryClaims, boot: &'static str) -> Host {
+        let (stores, clock, webhooks) = (self.stores.clone(), self.clock.clone(), self.webhooks.clone());
         let provider = Arc::new(self.mock.reopen());
-        host(&self.setup, Place { provider, stores, claims, node, clock, booted_at, webhooks })
+        host(&self.setup, Place { provider, stores, claims, node, clock, boot, webhooks })
     }
 
     /// What the first host would run now and then.
@@ -276,6 +278,7 @@ impl World {
             created_at: now,
             first_event: None,
             lease: None,
+            boot: Some("one first".to_owned()),
         };
         let turn = self.stores.turns.begin(ME, None, &begin).await.unwrap();
         let encoded = |event: &Event| Bytes::from(serde_json::to_vec(event).unwrap());

@@ -1,7 +1,7 @@
 //! What an account may not ask for, and what nobody may.
 
 use crate::{
-    client::{Client, MESSAGES, RESPONSES, gateway, usage, with_models},
+    client::{Client, MESSAGES, RESPONSES, gateway, with_models},
     upstream::Upstream,
 };
 use seawall_core::{
@@ -56,34 +56,6 @@ async fn models_by_pattern() {
         assert!(message.contains(setting) && message.contains(model), "{message}");
         upstream.expect_none();
     }
-}
-
-#[tokio::test]
-async fn tokens_of_a_day() {
-    let mut upstream = Upstream::answering("200 OK", "", "{}").await;
-    for (api, path, kind) in
-        [(Anthropic, MESSAGES, "rate_limit_error"), (OpenAi, RESPONSES, "insufficient_quota")]
-    {
-        let mut access = with_models(api);
-        if let Some(models) = &mut access.models {
-            models.tokens_left = Some(60);
-        }
-        let access = Arc::new(access);
-        let mut client = Client::connect(&gateway(&upstream.url()), &access);
-        let line = format!("POST {path}");
-        access.meter.add(&usage(10, 20, 29));
-        assert_eq!(client.ask(&line, r#"{"model":"m"}"#).await.status, 200);
-        upstream.asked().await;
-        access.meter.add(&usage(0, 0, 1));
-        let reply = client.ask(&line, r#"{"model":"m"}"#).await;
-        assert_eq!(reply.status, 429);
-        assert_eq!(reply.header("x-should-retry"), Some("false"));
-        let json = reply.json();
-        assert_eq!(json["error"]["type"], kind);
-        let message = json["error"]["message"].as_str().unwrap();
-        assert!(message.contains("`tokens_per_day`") && message.contains("midnight UTC"), "{message}");
-    }
-    upstream.expect_none();
 }
 
 #[tokio::test]

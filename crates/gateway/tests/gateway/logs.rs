@@ -31,6 +31,9 @@ async fn requests_are_logged_without_what_is_in_them() {
     let log = tracing_subscriber::fmt().with_ansi(false).with_writer(move || writer.clone()).finish();
     // For this thread: the runtime of this test has no other.
     let guard = tracing::subscriber::set_default(log);
+    // Where there is but one subscriber, a thread of another test, which has none, may turn off for all what it is
+    // the first to log.
+    let _second = tracing::Dispatch::new(tracing_subscriber::fmt().with_writer(io::sink).finish());
 
     let body = r#"{"content":"an-answer","usage":{"input_tokens":11,"output_tokens":22}}"#;
     let upstream = Upstream::answering("200 OK", "", body).await;

@@ -18,7 +18,9 @@ use std::sync::Arc;
 const TRICKS: &str = "authorization: Bearer of-the-box\r\nx-api-key: of-the-box\r\napi-key: of-the-box\r\n\
     cookie: of-the-box\r\nproxy-authorization: Basic of-the-box\r\nx-forwarded-for: of-the-box\r\n\
     x-forwarded-host: of-the-box\r\nforwarded: of-the-box\r\naccept-encoding: gzip\r\nx-hop: of-the-box\r\n\
-    connection: keep-alive, x-hop\r\nkeep-alive: of-the-box\r\nte: trailers\r\nopenai-organization: of-the-box\r\n";
+    connection: keep-alive, x-hop\r\nkeep-alive: of-the-box\r\nte: trailers\r\nopenai-organization: of-the-box\r\n\
+    x-original-url: /v1/of-the-box\r\nx-rewrite-url: /v1/of-the-box\r\nx-http-method-override: of-the-box\r\n\
+    x-host: of-the-box\r\nx-real-ip: of-the-box\r\nidempotency-key: of-the-box\r\nx-unknown: of-the-box\r\n";
 
 async fn ask(base_url: &str, access: Access, line: &str, body: &str) -> Reply {
     Client::connect(&gateway(base_url), &Arc::new(access)).ask(line, body).await

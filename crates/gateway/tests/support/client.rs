@@ -4,7 +4,13 @@ use crate::upstream::Upstream;
 use seawall_api::{AccountId, ConversationId, SandboxId, TurnId, conversation::Usage};
 use seawall_core::{
     agents::ModelApi,
-    ports::gateway::{Access, Gateway, GitAccess, ModelAccess, Secret},
+    ports::{
+        Clock as _, SystemClock,
+        gateway::{Access, Gateway, GitAccess, ModelAccess, Secret},
+        store::{Day, Tokens as _},
+    },
+    testing::MemoryStore,
+    tokens::{TokenLedger, TokenLimits},
 };
 use seawall_gateway::{GatewaySettings, HttpGateway, Upstream as Api};
 use std::{sync::Arc, time::Duration};
@@ -21,7 +27,7 @@ pub const RESPONSES: &str = "/openai/v1/responses";
 
 /// The gateway, with both APIs at one address.
 pub fn gateway(base_url: &str) -> HttpGateway {
-    let api = |key: &str| Api { base_url: base_url.to_owned(), key: Some(Secret::new(key)) };
+    let api = |key: &str| Api::new(base_url, Some(Secret::new(key)));
     HttpGateway::new(GatewaySettings { anthropic: api(ANTHROPIC_KEY), openai: api(OPENAI_KEY) }).unwrap()
 }
 
@@ -39,8 +45,36 @@ pub fn access() -> Access {
 
 /// May use every model of an API.
 pub fn with_models(api: ModelApi) -> Access {
-    let models = ModelAccess { api, allowed: None, denied: Vec::new(), tokens_left: None };
-    Access { models: Some(models), ..access() }
+    with_budget(api, &Budget::new(None), AccountId::generate())
+}
+
+/// The token budgets of a server.
+pub struct Budget {
+    pub store: MemoryStore,
+    pub ledger: TokenLedger,
+    pub limits: TokenLimits,
+}
+
+impl Budget {
+    pub fn new(per_day: Option<u64>) -> Budget {
+        let store = MemoryStore::new();
+        let ledger = TokenLedger::new(Arc::new(store.clone()), Arc::new(SystemClock));
+        Budget { store, ledger, limits: TokenLimits { per_day, per_month: None } }
+    }
+
+    /// What the store has charged the account today.
+    pub async fn charged(&self, account: AccountId) -> u64 {
+        self.ledger.totals(account).await.unwrap();
+        self.store.charge(account, &[], Day::of(SystemClock.now())).await.unwrap().day
+    }
+}
+
+/// A turn of an account that may use every model of an API.
+pub fn with_budget(api: ModelApi, budget: &Budget, account: AccountId) -> Access {
+    let turn = TurnId::generate();
+    let tokens = budget.ledger.turn(account, turn, budget.limits).unwrap();
+    let models = ModelAccess { api, allowed: None, denied: Vec::new(), tokens };
+    Access { account, turn: Some(turn), models: Some(models), ..access() }
 }
 
 /// May read and push `owner/repo.git` at a server.

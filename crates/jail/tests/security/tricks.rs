@@ -12,7 +12,7 @@ use seawall_api::{
     exec::StartProcess,
     sandbox::{HostMount, SandboxSpec},
 };
-use seawall_providers::native::NativeSettings;
+use seawall_providers::native::{MountRoot, Mounts, NativeSettings};
 use std::{
     fs,
     os::unix::{
@@ -168,7 +168,8 @@ async fn a_box_whose_keepers_stopped_can_be_removed(yard: Yard, _facts: Facts) -
 /// An installation whose operator allows a folder, and a box that has it.
 async fn with_folder(folder: &Path, target: &str) -> Result<(Yard, Cell)> {
     fs::set_permissions(folder, fs::Permissions::from_mode(0o755))?;
-    let mounts = vec![folder.canonicalize()?];
+    let root = MountRoot { path: folder.canonicalize()?, writable: true };
+    let mounts = Mounts { granted: vec![root], ..Mounts::default() };
     let yard = Yard::with(NativeSettings { mounts, ..NativeSettings::default() })?;
     let mount = HostMount { source: folder.display().to_string(), target: target.to_owned(), writable: true };
     let spec = SandboxSpec { mounts: vec![mount], ..SandboxSpec::default() };

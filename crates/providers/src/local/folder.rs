@@ -32,7 +32,11 @@ use std::{
     fs, io,
     os::unix::fs::PermissionsExt,
     path::{Path, PathBuf},
+    sync::Arc,
 };
+
+/// Held while anything of a box is alive.
+const LOCK: &str = "guest.lock";
 
 #[derive(Debug, Clone)]
 pub struct Folders {
@@ -44,7 +48,11 @@ impl Folders {
     pub fn open(data: &Path) -> Result<Folders> {
         let volumes = data.join("local/volumes");
         make_private(&volumes).map_err(|e| io_error(&volumes, e))?;
-        let folders = Folders { boxes: Boxes::open(data.join("local/boxes"))?, volumes };
+        let boxes = data.join("local/boxes");
+        let guests = boxes.clone();
+        // What cannot be told counts as alive: nothing is removed.
+        let lives = move |id: SandboxId| is_alive(&guests.join(id.to_string())).unwrap_or(true);
+        let folders = Folders { boxes: Boxes::open(boxes, Arc::new(lives))?, volumes };
         // Other users than ours may run in a box: they get through to their own folder, and see no other.
         for dir in [data.join("local"), folders.volumes.clone()] {
             fs::set_permissions(&dir, fs::Permissions::from_mode(0o711)).map_err(|e| io_error(&dir, e))?;
@@ -83,6 +91,12 @@ impl Folders {
     }
 
     pub fn info(&self, id: SandboxId) -> Result<BoxInfo> {
+        let found = self.read(id);
+        let pid = if found.is_err() && self.boxes.lives(id) { self.guest_pid(id) } else { None };
+        self.boxes.seen(id, found, pid)
+    }
+
+    fn read(&self, id: SandboxId) -> Result<BoxInfo> {
         let intent = self.boxes.intent(id)?.ok_or_else(|| no_box(id))?;
         let (state, reason, pid) = self.state(id)?;
         let volume = self.root(id, &intent.spec).join("work").display().to_string();
@@ -92,7 +106,7 @@ impl Folders {
 
     /// The guest that runs, or ran last.
     pub fn guest_pid(&self, id: SandboxId) -> Option<u32> {
-        fs::read_to_string(self.of(id).join("guest.lock")).ok()?.trim().parse().ok()
+        fs::read_to_string(self.of(id).join(LOCK)).ok()?.trim().parse().ok()
     }
 
     /// The truth, by the lock.
@@ -114,17 +128,8 @@ impl Folders {
 
     /// Whether anything of the box lives: its guest, or a command's keeper.
     pub fn is_alive(&self, id: SandboxId) -> Result<bool> {
-        let path = self.of(id).join("guest.lock");
-        let lock = match rustix::fs::open(&path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty()) {
-            Ok(lock) => lock,
-            Err(Errno::NOENT) => return Ok(false),
-            Err(errno) => return Err(io_error(&path, errno.into())),
-        };
-        match rustix::fs::flock(&lock, FlockOperation::NonBlockingLockShared) {
-            Ok(()) => Ok(false),
-            Err(Errno::WOULDBLOCK) => Ok(true),
-            Err(errno) => Err(io_error(&path, errno.into())),
-        }
+        let folder = self.of(id);
+        is_alive(&folder).map_err(|error| io_error(&folder.join(LOCK), error))
     }
 
     /// Removes the box's own folders, and the volume of its own where asked. The intent goes last.
@@ -138,5 +143,18 @@ impl Folders {
             remove_tree(path).map_err(|e| io_error(path, e))?;
         }
         self.boxes.remove(id)
+    }
+}
+
+fn is_alive(folder: &Path) -> io::Result<bool> {
+    let lock = match rustix::fs::open(folder.join(LOCK), OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty()) {
+        Ok(lock) => lock,
+        Err(Errno::NOENT) => return Ok(false),
+        Err(errno) => return Err(errno.into()),
+    };
+    match rustix::fs::flock(&lock, FlockOperation::NonBlockingLockShared) {
+        Ok(()) => Ok(false),
+        Err(Errno::WOULDBLOCK) => Ok(true),
+        Err(errno) => Err(errno.into()),
     }
 }

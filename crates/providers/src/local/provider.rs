@@ -2,7 +2,7 @@
 
 use super::{folder::Folders, launch};
 use crate::{
-    boxes::{Boxes, Held, Intent, io_error, no_box},
+    boxes::{Boxes, Held, Intent, io_error, no_box, refuse_damaged},
     dial::dial,
     off_thread, volumes,
     watch::{self, Truth},
@@ -48,8 +48,7 @@ impl LocalProvider {
     }
 
     async fn hold(&self, id: SandboxId) -> Result<Option<Held>> {
-        let folders = self.folders.clone();
-        off_thread(move || folders.boxes.hold(id)).await
+        self.folders.boxes.hold(id).await
     }
 
     /// Ends everything in a box that is held.
@@ -131,9 +130,10 @@ impl Provider for LocalProvider {
         check_spec(spec)?;
         tracing::warn!(sandbox = %id, "the provider `local` isolates nothing: commands run as plain processes of this machine");
         let (folders, spec) = (self.folders.clone(), spec.clone());
+        let held = folders.boxes.hold_new(id).await?;
         off_thread(move || {
-            let _held = folders.boxes.hold_new(id)?;
-            match folders.boxes.intent(id)? {
+            let _held = held;
+            match folders.boxes.intent_to_make(id)? {
                 Some(intent) if intent.spec != spec => {
                     return Err(Error::conflict(format!("a box for {id} exists with another spec")));
                 }
@@ -158,6 +158,7 @@ impl Provider for LocalProvider {
         if info.state == BoxState::Running {
             return Ok(info);
         }
+        refuse_damaged(&info)?;
         self.folders.make_root(id, &info.spec)?;
         launch::start(&self.guest, &self.folders, id, &info.spec).await?;
         self.folders.info(id)
@@ -191,6 +192,11 @@ impl Provider for LocalProvider {
     async fn list(&self) -> Result<Vec<BoxInfo>> {
         let folders = self.folders.clone();
         off_thread(move || Ok(watch::present(&*folders)?.into_values().collect())).await
+    }
+
+    async fn ids(&self) -> Result<Vec<SandboxId>> {
+        let folders = self.folders.clone();
+        off_thread(move || watch::ids(&*folders)).await
     }
 
     async fn watch(&self) -> Result<BoxEvents> {

@@ -1,20 +1,18 @@
 //! Ending a box.
 
 use super::folder::Folders;
-use crate::{boxes::io_error, off_thread};
+use crate::boxes::io_error;
 use rustix::{
-    event::{PollFd, PollFlags, Timespec, poll},
-    fd::{AsFd, OwnedFd},
-    io::Errno,
+    fd::OwnedFd,
     process::{Pid, PidfdFlags, Signal},
 };
 use seawall_api::{hello::Role, sandbox::EndReason};
 use seawall_core::{Error, Result, ports::ToBox, steps::reached};
 use seawall_wire::Guest;
-use std::{
-    path::Path,
-    sync::Arc,
-    time::{Duration, Instant},
+use std::{io, path::Path, sync::Arc, time::Duration};
+use tokio::{
+    io::{Interest, unix::AsyncFd},
+    time::timeout,
 };
 
 /// Beyond the grace, for the guest to answer and the kernel to clean up.
@@ -37,6 +35,7 @@ pub async fn end(folders: &Folders, guest: ToBox, grace: Duration, reason: EndRe
         tracing::warn!(sandbox = %id, error = %error.chain(), "the reason of an end could not be noted");
     }
     reached("the end is noted");
+    let handle = watch(handle).map_err(|error| io_error(Path::new("a process"), error))?;
     if !grace.is_zero() {
         let asked = Guest::new(id, Role::Client, Arc::new(guest)).shutdown(grace).await;
         if asked.is_ok() && wait_dead(&handle, grace + STOP_SLACK).await? {
@@ -53,21 +52,17 @@ pub async fn end(folders: &Folders, guest: ToBox, grace: Duration, reason: EndRe
     }
 }
 
-/// Whether the process is dead, and all of its box with it, within `patience`.
-async fn wait_dead(handle: &OwnedFd, patience: Duration) -> Result<bool> {
-    let handle = handle.try_clone().map_err(|e| io_error(Path::new("a process"), e))?;
-    off_thread(move || Ok(dies(&handle, patience))).await
+/// The constructor that takes this one's place is unsafe, because of types that can change their descriptor while it is
+/// watched. An [`OwnedFd`] cannot.
+#[allow(deprecated)]
+fn watch(handle: OwnedFd) -> io::Result<AsyncFd<OwnedFd>> {
+    AsyncFd::with_interest(handle, Interest::READABLE)
 }
 
-fn dies(handle: &OwnedFd, patience: Duration) -> bool {
-    let deadline = Instant::now() + patience;
-    loop {
-        let left = deadline.saturating_duration_since(Instant::now());
-        let mut fds = [PollFd::from_borrowed_fd(handle.as_fd(), PollFlags::IN)];
-        let wait = Timespec { tv_sec: left.as_secs().cast_signed(), tv_nsec: left.subsec_nanos().into() };
-        match poll(&mut fds, Some(&wait)) {
-            Err(Errno::INTR) => {}
-            other => return matches!(other, Ok(1)),
-        }
+/// Whether the process is dead, and all of its box with it, within `patience`. Waiting takes no thread.
+async fn wait_dead(handle: &AsyncFd<OwnedFd>, patience: Duration) -> Result<bool> {
+    match timeout(patience, handle.readable()).await {
+        Ok(ended) => ended.map(|_| true).map_err(|e| io_error(Path::new("a process"), e)),
+        Err(_) => Ok(false),
     }
 }

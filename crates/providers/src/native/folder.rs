@@ -19,7 +19,7 @@
 
 use super::spares::{MakeGroup, Spares};
 use crate::{
-    boxes::{Boxes, Intent, io_error, make_private, no_box},
+    boxes::{Boxes, Intent, Lives, io_error, make_private, no_box},
     volumes,
 };
 use seawall_api::{
@@ -79,14 +79,22 @@ impl Mounted {
 }
 
 impl Folders {
-    pub fn open(data: &Path, make_group: Option<Box<dyn MakeGroup>>) -> Result<Folders> {
+    /// `lives`: whether the kernel has processes of a box, whatever its folder says.
+    pub fn open(data: &Path, make_group: Option<Box<dyn MakeGroup>>, lives: Lives) -> Result<Folders> {
         let base = data.join("native");
         let volumes = base.join("volumes");
         make_private(&volumes).map_err(|e| io_error(&volumes, e))?;
         let users = rustix::process::geteuid().is_root();
         let spare = base.join("spare");
         let spares = Arc::new(Spares::open(spare.clone(), make_group).map_err(|e| io_error(&spare, e))?);
-        Ok(Folders { boxes: Boxes::open(base.join("boxes"))?, volumes, etc: base.join("etc"), users, spares })
+        let boxes = base.join("boxes");
+        let process = boxes.clone();
+        let lives = move |id: SandboxId| {
+            let noted = Identity::read(&process.join(id.to_string()));
+            noted.is_some_and(|noted| noted.is_alive()) || lives(id)
+        };
+        let boxes = Boxes::open(boxes, Arc::new(lives))?;
+        Ok(Folders { boxes, volumes, etc: base.join("etc"), users, spares })
     }
 
     /// Copies what boxes may have of the host's `/etc`, unless that was done since it changed.
@@ -259,8 +267,10 @@ impl Folders {
     }
 
     pub fn info(&self, id: SandboxId) -> Result<BoxInfo> {
-        let intent = self.boxes.intent(id)?.ok_or_else(|| no_box(id))?;
-        Ok(self.info_of(intent))
+        let intent = self.boxes.intent(id).and_then(|intent| intent.ok_or_else(|| no_box(id)));
+        let pid = || self.process(id).filter(Identity::is_alive).map(|process| process.pid);
+        let pid = if intent.is_err() { pid() } else { None };
+        self.boxes.seen(id, intent.map(|intent| self.info_of(intent)), pid)
     }
 
     pub fn info_of(&self, intent: Intent) -> BoxInfo {

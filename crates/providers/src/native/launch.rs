@@ -90,6 +90,24 @@ impl Launcher {
         }
     }
 
+    /// Whether the launcher answers. One that was not needed yet is started when it is.
+    pub async fn check(&self) -> Result<()> {
+        if self.running.lock().unwrap_or_else(PoisonError::into_inner).is_none() {
+            return Ok(());
+        }
+        let (read, write) = rustix::pipe::pipe_with(PipeFlags::CLOEXEC | PipeFlags::NONBLOCK)
+            .map_err(|errno| io_error(Path::new("a pipe"), errno.into()))?;
+        // No order, to which the launcher says so.
+        self.send(b"?", write.as_fd(), &[])
+            .map_err(|error| Error::unavailable("the launcher of boxes does not run").with_source(error))?;
+        drop(write);
+        let reader = pipe::Receiver::from_owned_fd(read).map_err(|e| io_error(Path::new("a pipe"), e))?;
+        match answer(reader).await.is_empty() {
+            true => Err(Error::unavailable("the launcher of boxes does not answer")),
+            false => Ok(()),
+        }
+    }
+
     /// Asks a launcher, a new one where the last is gone.
     fn send(&self, bytes: &[u8], reply: BorrowedFd<'_>, fds: &[BorrowedFd<'_>]) -> io::Result<()> {
         let mut running = self.running.lock().unwrap_or_else(PoisonError::into_inner);

@@ -1,21 +1,13 @@
-//! Which limits hold for a box, for the boxes of an account together, and which folders of the host a box may see.
+//! Which limits hold for a box, and for the boxes of an account together.
 
-use seawall_api::{
-    ErrorKind,
-    sandbox::{HostMount, Limits},
-};
+use seawall_api::{ErrorKind, sandbox::Limits};
 use seawall_core::{Error, Result, ports::AccountTotals};
 use seawall_jail::{
     cgroup::{self, Cgroups, Controller},
     disk::{self, Device},
     machine::Machine,
-    order::HostFolder,
 };
-use std::{
-    collections::BTreeSet,
-    fmt::Display,
-    path::{Path, PathBuf},
-};
+use std::{fmt::Display, path::Path};
 
 /// Limits of boxes that were asked for without.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -42,54 +34,6 @@ impl Default for Defaults {
             disk_iops: None,
         }
     }
-}
-
-/// Folders of the host that boxes may be given.
-pub type Mounts = Vec<PathBuf>;
-
-/// Places of a box that nothing may be mounted over.
-const OURS: [&str; 5] = ["/proc", "/sys", "/dev", "/usr", "/etc"];
-
-/// The folders of the host that a box asks for, each beneath one that the operator allows.
-pub fn host_folders(asked: &[HostMount], allowed: &Mounts) -> Result<Vec<(HostFolder, PathBuf)>> {
-    if asked.len() > MAX_MOUNTS {
-        return Err(Error::invalid(format!("a sandbox has at most {MAX_MOUNTS} mounts")));
-    }
-    let mut places = BTreeSet::new();
-    if let Some(twice) = asked.iter().find(|mount| !places.insert(&mount.target)) {
-        return Err(Error::invalid(format!("two mounts have the same place: `{}`", twice.target)));
-    }
-    asked.iter().map(|mount| host_folder(mount, allowed)).collect()
-}
-
-const MAX_MOUNTS: usize = 16;
-
-fn host_folder(mount: &HostMount, allowed: &Mounts) -> Result<(HostFolder, PathBuf)> {
-    let (source, target) = (&mount.source, &mount.target);
-    let clean = target.len() > 1
-        && target.starts_with('/')
-        && !target.contains('\0')
-        && target[1..].split('/').all(|part| !matches!(part, "" | "." | ".."));
-    if !clean || OURS.iter().any(|ours| target == ours || target.starts_with(&format!("{ours}/"))) {
-        return Err(Error::invalid(format!(
-            "`{target}` cannot be mounted over: give an absolute path such as /data, not in /usr, /etc, /dev, /proc or /sys"
-        )));
-    }
-    // What it really is: a link must not lead out of what is allowed.
-    let real = std::fs::canonicalize(source)
-        .map_err(|error| Error::invalid(format!("the folder `{source}` of the host")).with_source(error))?;
-    if !real.is_dir() {
-        return Err(Error::invalid(format!("`{source}` is not a folder of the host")));
-    }
-    if !allowed.iter().any(|allowed| real.starts_with(allowed)) {
-        let message = format!(
-            "`{}` may not be mounted: the operator can allow it with `mounts = [\"{}\"]` in section [native] of seawall.toml",
-            real.display(),
-            real.display()
-        );
-        return Err(Error::new(ErrorKind::Denied, message));
-    }
-    Ok((HostFolder { target: target.clone(), writable: mount.writable }, real))
 }
 
 const MIB: u64 = 1 << 20;
@@ -356,38 +300,6 @@ mod tests {
         let cut = bounds(large);
         assert_eq!((cut.defaults.cpus, cut.defaults.memory_mb), (2.0, 24_103));
         assert_eq!((cut.defaults.max_processes, cut.disk_mb(&Limits::default())), (32_768, Some(1000)));
-    }
-
-    #[test]
-    fn mounts_are_only_what_the_operator_allows() {
-        let dir = tempfile::tempdir().unwrap();
-        let real = dir.path().canonicalize().unwrap();
-        std::fs::create_dir_all(real.join("open/inner")).unwrap();
-        std::fs::create_dir(real.join("closed")).unwrap();
-        std::os::unix::fs::symlink(real.join("closed"), real.join("open/link")).unwrap();
-        let allowed = vec![real.join("open")];
-        let ask = |source: &str, target: &str| {
-            let mount = HostMount {
-                source: real.join(source).display().to_string(),
-                target: target.into(),
-                writable: false,
-            };
-            host_folders(&[mount], &allowed)
-        };
-        assert_eq!(ask("open/inner", "/data").unwrap()[0].1, real.join("open/inner"));
-        for (source, target, kind) in [
-            ("closed", "/data", ErrorKind::Denied),
-            ("open/link", "/data", ErrorKind::Denied),
-            ("open/../closed", "/data", ErrorKind::Denied),
-            ("missing", "/data", ErrorKind::Invalid),
-            ("open", "data", ErrorKind::Invalid),
-            ("open", "/", ErrorKind::Invalid),
-            ("open", "/data/../etc", ErrorKind::Invalid),
-            ("open", "/usr/lib", ErrorKind::Invalid),
-            ("open", "/proc", ErrorKind::Invalid),
-        ] {
-            assert_eq!(ask(source, target).unwrap_err().kind(), kind, "{source} {target}");
-        }
     }
 
     #[test]

@@ -5,10 +5,11 @@ use super::{
     folder::{Folders, Mounted},
     groups::{Groups, group_maker, spare_group},
     launch::Launcher,
-    limits::{self, Bounds, Defaults, Mounts},
+    limits::{self, Bounds, Defaults},
+    mounts::{HostFolders, Mounts},
 };
 use crate::{
-    boxes::{Boxes, Held, Intent, io_error, no_box},
+    boxes::{Boxes, Held, Intent, io_error, no_box, refuse_damaged},
     dial::dial,
     off_thread, short_work, volumes,
     watch::{self, Truth},
@@ -21,7 +22,7 @@ use rustix::{
 };
 use seawall_api::{
     AccountId, SandboxId,
-    sandbox::{EndReason, SandboxSpec},
+    sandbox::{EndReason, Limits, SandboxSpec},
 };
 use seawall_core::{
     Error, Result,
@@ -57,7 +58,7 @@ const DEFAULT_PATH: &str = "/run/seawall/bin:/usr/local/sbin:/usr/local/bin:/usr
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct NativeSettings {
     pub defaults: Defaults,
-    /// Folders of the host that sandboxes may be given, and what lies beneath them.
+    /// Folders of the host that sandboxes may be given.
     pub mounts: Mounts,
     /// MiB of the data disk that are never given to sandboxes. None: a twentieth of it, at most 1 GiB.
     pub disk_reserve_mb: Option<u64>,
@@ -73,9 +74,11 @@ pub(super) struct Inner {
     launcher: Launcher,
     /// The guest's program, which is also `sudo` in a box.
     program: PathBuf,
-    pub(super) groups: Groups,
+    pub(super) groups: Arc<Groups>,
     pub(super) bounds: Bounds,
-    settings: NativeSettings,
+    open_files: u64,
+    disk_reserve_mb: Option<u64>,
+    host_folders: HostFolders,
     /// When the copy of the host's `/etc` was last compared with it.
     etc_seen: Mutex<Option<Instant>>,
     pub(super) warned: AtomicBool,
@@ -91,6 +94,9 @@ impl Inner {
         if info.reason.as_ref() == Some(&died) && self.groups.of_box(info.id).oom_kills() > 0 {
             info.reason = Some(EndReason::Failed("oom".into()));
         }
+        if info.state == BoxState::Damaged {
+            return info;
+        }
         if let Ok(limits) = self.bounds.in_force(&info.spec.limits) {
             info.limits = limits::shown(&limits, info.limits.disk_mb);
         }
@@ -100,8 +106,13 @@ impl Inner {
     /// Groups of this installation whose box has no folder any more, with what lives in them: somebody removed the
     /// folder. A box's folder is made before its group and goes after it, so nobody is just making or removing one.
     fn end_orphans(&self) {
+        // A disk that is not mounted, or does not answer, is no folder that somebody removed.
+        let is_there = |path: &Path| std::fs::exists(path).unwrap_or(true);
+        if !self.folders.boxes.path.is_dir() {
+            return;
+        }
         for (id, group) in self.groups.boxes() {
-            if self.folders.boxes.of(id).exists() {
+            if is_there(&self.folders.boxes.of(id)) {
                 continue;
             }
             tracing::warn!(sandbox = %id, "ending a box whose folder is gone");
@@ -133,15 +144,23 @@ impl NativeProvider {
         groups.clear(&spare_group(&installation, ""));
         // And of installations that are no more. Whoever misses one makes another.
         groups.clear_old(&spare_group("", ""), SPARES_PATIENCE);
-        let folders = Arc::new(Folders::open(&data, group_maker(&bounds, &installation))?);
+        let spares = group_maker(&bounds, &installation);
+        let groups = Arc::new(Groups::new(groups.clone(), installation));
+        let in_group = {
+            let groups = groups.clone();
+            move |id: SandboxId| groups.of_box(id).has_processes()
+        };
+        let folders = Arc::new(Folders::open(&data, spares, Arc::new(in_group))?);
         let etc_seen = Mutex::new(None);
         let inner = Inner {
             folders,
             launcher,
             program: crate::guest_file(&data, crate::guest_binary())?,
-            groups: Groups::new(bounds.groups.clone(), installation),
+            groups,
             bounds,
-            settings,
+            open_files: settings.defaults.open_files,
+            disk_reserve_mb: settings.disk_reserve_mb,
+            host_folders: HostFolders::new(&data, settings.mounts)?,
             etc_seen,
             warned: AtomicBool::new(false),
             launching: AtomicUsize::new(0),
@@ -150,12 +169,7 @@ impl NativeProvider {
     }
 
     async fn hold(&self, id: SandboxId) -> Result<Option<Held>> {
-        let folders = self.inner.folders.clone();
-        // Mostly nobody else wants it, and then a thread would cost more than the look.
-        match folders.boxes.try_hold(id)? {
-            Some(held) => Ok(Some(held)),
-            None => off_thread(move || folders.boxes.hold(id)).await,
-        }
+        self.inner.folders.boxes.hold(id).await
     }
 
     fn to_box(&self, id: SandboxId) -> ToBox {
@@ -168,7 +182,7 @@ impl NativeProvider {
                 "the provider `native` has the image `host` only, so it cannot use `{image}`; leave it out"
             )));
         }
-        limits::host_folders(&spec.mounts, &self.inner.settings.mounts)?;
+        self.inner.host_folders.resolve(&spec.mounts)?;
         self.inner.bounds.check(&spec.limits)
     }
 
@@ -237,8 +251,8 @@ impl NativeProvider {
         let counters = found.each_ref().map(Option::is_some);
         fds.extend(found.into_iter().flatten());
         let mut mounts = Vec::new();
-        for (folder, source) in limits::host_folders(&info.spec.mounts, &inner.settings.mounts)? {
-            fds.push(open_dir(&source)?);
+        for (folder, source) in inner.host_folders.resolve(&info.spec.mounts)? {
+            fds.push(source);
             mounts.push(folder);
         }
         let order = Order {
@@ -248,7 +262,7 @@ impl NativeProvider {
             cgroup,
             counters,
             mounts,
-            open_files: Some(inner.settings.defaults.open_files),
+            open_files: Some(inner.open_files),
             disks,
         };
         Ok((order, fds))
@@ -317,21 +331,33 @@ impl Provider for NativeProvider {
         }
     }
 
+    fn default_limits(&self) -> Limits {
+        let (asked, bounds) = (Limits::default(), &self.inner.bounds);
+        bounds
+            .in_force(&asked)
+            .map(|limits| limits::shown(&limits, bounds.disk_mb(&asked)))
+            .unwrap_or_default()
+    }
+
     fn keeps_intent(&self) -> bool {
         true
+    }
+
+    async fn check(&self) -> Result<()> {
+        self.inner.launcher.check().await
     }
 
     async fn create(&self, id: SandboxId, spec: &SandboxSpec, account: AccountId) -> Result<BoxInfo> {
         self.check_spec(spec)?;
         self.warn_of_missing_limits();
         let (inner, spec) = (self.inner.clone(), spec.clone());
+        if !inner.folders.boxes.of(id).exists() {
+            inner.folders.check_reserve(inner.disk_reserve_mb)?;
+        }
+        let held = inner.folders.boxes.hold_new(id).await?;
         short_work(self.is_alone(), move || {
-            let folders = &inner.folders;
-            if !folders.boxes.of(id).exists() {
-                folders.check_reserve(inner.settings.disk_reserve_mb)?;
-            }
-            let _held = folders.boxes.hold_new(id)?;
-            let intent = match folders.boxes.intent(id)? {
+            let (folders, _held) = (&inner.folders, held);
+            let intent = match folders.boxes.intent_to_make(id)? {
                 Some(intent) if intent.spec != spec => {
                     return Err(Error::conflict(format!("a box for {id} exists with another spec")));
                 }
@@ -359,13 +385,15 @@ impl Provider for NativeProvider {
     async fn start(&self, id: SandboxId) -> Result<BoxInfo> {
         let folders = &self.inner.folders;
         let _held = self.hold(id).await?.ok_or_else(|| no_box(id))?;
-        let intent = folders.boxes.intent(id)?.ok_or_else(|| no_box(id))?;
-        let account = intent.account;
-        let info = self.inner.complete(folders.info_of(intent));
+        let (account, info) = match folders.boxes.intent(id) {
+            Ok(Some(intent)) => (intent.account, self.inner.complete(folders.info_of(intent))),
+            _ => (AccountId::LOCAL, self.inner.info(id)?),
+        };
         if info.state == BoxState::Running {
             return Ok(info);
         }
-        folders.check_reserve(self.inner.settings.disk_reserve_mb)?;
+        refuse_damaged(&info)?;
+        folders.check_reserve(self.inner.disk_reserve_mb)?;
         // A crash may have come between the intent and these.
         folders.make_own(id, &info.spec, self.inner.bounds.disk_mb(&info.spec.limits))?;
         let group = self.inner.groups.of(id, account);
@@ -430,6 +458,15 @@ impl Provider for NativeProvider {
         off_thread(move || {
             inner.end_orphans();
             Ok(watch::present(&*inner)?.into_values().collect())
+        })
+        .await
+    }
+
+    async fn ids(&self) -> Result<Vec<SandboxId>> {
+        let inner = self.inner.clone();
+        off_thread(move || {
+            inner.end_orphans();
+            watch::ids(&*inner)
         })
         .await
     }

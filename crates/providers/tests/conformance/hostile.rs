@@ -29,13 +29,16 @@ use tokio::{
     time::timeout,
 };
 
-type Run = fn() -> BoxFuture<'static, Result<()>>;
+pub type Run = fn() -> BoxFuture<'static, Result<()>>;
 
 macro_rules! lies {
     ($($name:ident;)+) => {
-        const LIES: &[(&str, Run)] = &[$((stringify!($name), || Box::pin($name()))),+];
+        const LIES: &[(&str, $crate::conformance::hostile::Run)] =
+            &[$((stringify!($name), || Box::pin($name()))),+];
     };
 }
+
+pub(crate) use lies;
 
 lies!(
     an_answer_that_is_not_ours;
@@ -68,12 +71,19 @@ lies!(
 );
 
 pub fn trials() -> Vec<Trial> {
+    trials_of(LIES)
+}
+
+pub fn trials_of(lies: &'static [(&'static str, Run)]) -> Vec<Trial> {
     let trial = |(name, run): &(&'static str, Run)| {
         let (name, run) = (format!("hostile::{name}"), *run);
         Trial::test(name.clone(), move || verdict("hostile", name, run_lie(run)))
     };
-    LIES.iter().map(trial).collect()
+    lies.iter().map(trial).collect()
 }
+
+/// No lie keeps the host longer than this.
+const LONGEST: Duration = Duration::from_secs(3600);
 
 /// Time is paused, and jumps when all wait: patience of minutes is over at once, and a wait without an
 /// end becomes a timeout here instead of a hang.
@@ -81,7 +91,7 @@ fn run_lie(run: Run) -> Result<()> {
     let runtime = runtime::Builder::new_current_thread().enable_all().start_paused(true).build()?;
     runtime.block_on(async {
         let task = tokio::spawn(run());
-        let result = timeout(Duration::from_secs(600), task).await;
+        let result = timeout(LONGEST, task).await;
         result.map_err(|_| anyhow!("the host waits without an end"))???;
         still_whole().await.context("the host does not go on")
     })

@@ -4,7 +4,7 @@ use crate::world::{World, template, wanted};
 use seawall_api::{ErrorKind, SandboxId};
 use seawall_core::{service::EndSandbox, templates::HookPart};
 
-const SAVED: EndSandbox = EndSandbox { sync: true, force: false, volumes: None };
+const SAVED: EndSandbox = EndSandbox { sync: true, force: false, volumes: None, delete_versions: false };
 
 /// A process goes on writing, and others are let in until the very end.
 #[tokio::test]

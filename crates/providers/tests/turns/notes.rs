@@ -58,7 +58,7 @@ async fn commands_change_metadata_and_totals(provider: &str) {
     let row = world.row(done.sandbox()).await.unwrap();
     assert_eq!(row.metadata["branch"], json!("main"));
     assert_eq!(row.metadata["total_input_tokens"], json!(221));
-    let end = EndSandbox { sync: true, force: false, volumes: None };
+    let end = EndSandbox { sync: true, force: false, volumes: None, delete_versions: false };
     world.service.end(ME, done.sandbox(), &end).await.unwrap();
     assert_eq!(stats_of(&world, &done).await, stats(4, [221, 50, 1006]));
     // Each life has an end of its own.

@@ -58,7 +58,8 @@ async fn t5_what_is_over_is_saved_then_stopped_and_comes_back_with_its_files() {
         (None, &json!(world.clock.now().as_second()))
     );
     // The bucket has it: without box and volume it is there.
-    let end = EndSandbox { sync: false, force: false, volumes: Some(Volumes::Delete) };
+    let end =
+        EndSandbox { sync: false, force: false, volumes: Some(Volumes::Delete), delete_versions: false };
     world.service.end(ME, id, &end).await.unwrap();
     assert_eq!(world.service.versions(ME, id).await.unwrap().len(), 2);
     world.clock.advance(Duration::from_secs(60));

@@ -13,8 +13,9 @@ use seawall_core::{
 };
 use std::time::Duration;
 
-const SAVED: EndSandbox = EndSandbox { sync: true, force: false, volumes: None };
-const WITH_FILES: EndSandbox = EndSandbox { sync: true, force: false, volumes: Some(Volumes::Delete) };
+const SAVED: EndSandbox = EndSandbox { sync: true, force: false, volumes: None, delete_versions: false };
+const WITH_FILES: EndSandbox =
+    EndSandbox { sync: true, force: false, volumes: Some(Volumes::Delete), delete_versions: false };
 const MINUTE: Duration = Duration::from_secs(60);
 
 fn team() -> Template {

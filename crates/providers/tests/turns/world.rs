@@ -11,6 +11,7 @@ use seawall_api::{
 };
 use seawall_core::{
     ExecRequest, Providers, Result, Sandboxes, Turns,
+    accounts::{AccountCatalog, AccountLimits},
     agents::ModelApi,
     delivery::Courier,
     hooks::Hooks,
@@ -276,6 +277,7 @@ impl Place {
         let service = SandboxService::new(sandboxes.clone(), maker, hooks.clone(), rows, clock.clone())
             .with_templates(templates.clone(), stores.conversations.clone());
         let turns = Turns::new(TurnParts {
+            accounts: AccountCatalog::new(stores.accounts.clone(), AccountLimits::NONE),
             service: service.clone(),
             hooks,
             templates,
@@ -285,7 +287,7 @@ impl Place {
             claims: Arc::new(self.claims.clone()),
             clock,
             node: "one".to_owned(),
-            booted_at: None,
+            boot: None,
             secrets: Arc::new(|_: &str| None::<String>),
             stores: stores.clone(),
         });

@@ -5,6 +5,7 @@ use crate::{
     error::{ApiError, ApiResult, Problems},
     extract::{self, Admin, Json, OptionalJson, PageQuery, Path, Query, Reader},
     idempotency::Secret,
+    lists,
     state::AppState,
 };
 use axum::{
@@ -15,10 +16,10 @@ use axum::{
 };
 use seawall_api::{
     AccountId, KeyId,
-    account::{Account, ApiKey},
+    account::{Account, AccountUsage, ApiKey},
     http::{CreateAccount, CreateKey, List, NewKey, RotateKey, SetSettings},
 };
-use seawall_core::keys::Identity;
+use seawall_core::{accounts::AccountSettings, keys::Identity, ports::store::Paged};
 use serde::Deserialize;
 use serde_json::{Map, Value};
 use std::time::Duration;
@@ -28,16 +29,23 @@ use utoipa_axum::{router::OpenApiRouter, routes};
 const MAX_NAME: usize = 200;
 const AUDIT: usize = 100;
 const MAX_AUDIT: usize = 1000;
+/// What all keys of an account take.
+const KEYS: u64 = 1 << 20;
 
 pub fn router() -> OpenApiRouter<AppState> {
     OpenApiRouter::default()
         .routes(routes!(get_account))
+        .routes(routes!(account_usage))
         .routes(routes!(set_settings))
         .routes(routes!(list_keys, create_key))
         .routes(routes!(revoke_key))
         .routes(routes!(rotate_key))
         .routes(routes!(list_accounts, create_account))
+        .routes(routes!(delete_account))
+        .routes(routes!(suspend_account))
+        .routes(routes!(resume_account))
         .routes(routes!(create_key_of))
+        .routes(routes!(usage_of_account))
         .routes(routes!(set_settings_of))
         .routes(routes!(list_audit))
 }
@@ -51,6 +59,35 @@ pub fn router() -> OpenApiRouter<AppState> {
     ))]
 async fn get_account(State(state): State<AppState>, Reader(who): Reader) -> ApiResult<Json<Account>> {
     Ok(Json(state.services().stores.accounts.get(who.account).await?))
+}
+
+/// What the account uses of each of its limits. A limit without `value` has no bound.
+#[utoipa::path(get, path = "/account/usage", tag = "accounts", operation_id = "get_account_usage",
+    security(("key" = ["read"])),
+    responses(
+        (status = 200, body = AccountUsage),
+        Problems,
+    ))]
+async fn account_usage(State(state): State<AppState>, Reader(who): Reader) -> ApiResult<Json<AccountUsage>> {
+    Ok(Json(state.services().account_usage(who.account).await?))
+}
+
+/// What another account uses of each of its limits. For operators.
+#[utoipa::path(get, path = "/accounts/{id}/usage", tag = "accounts", operation_id = "get_usage_of_account",
+    security(("key" = ["admin"])),
+    params(("id" = String, Path, description = "The account's id")),
+    responses(
+        (status = 200, body = AccountUsage),
+        Problems,
+    ))]
+async fn usage_of_account(
+    State(state): State<AppState>,
+    Admin(who): Admin,
+    Path(account): Path<AccountId>,
+) -> ApiResult<Json<AccountUsage>> {
+    operator(&who)?;
+    state.services().stores.accounts.get(account).await?;
+    Ok(Json(state.services().account_usage(account).await?))
 }
 
 /// Replaces all settings of the account. They limit it, so they are the operator's to set.
@@ -75,8 +112,10 @@ async fn settle(
     account: AccountId,
     settings: &Map<String, Value>,
 ) -> ApiResult<Json<Account>> {
+    AccountSettings::check(settings)?;
     let accounts = &state.services().stores.accounts;
     accounts.set_settings(account, settings).await?;
+    state.services().accounts.forget(account);
     Ok(Json(accounts.get(account).await?))
 }
 
@@ -87,8 +126,9 @@ async fn settle(
         (status = 200, body = List<ApiKey>),
         Problems,
     ))]
-async fn list_keys(State(state): State<AppState>, Admin(who): Admin) -> ApiResult<Json<List<ApiKey>>> {
-    Ok(Json(List { items: state.services().keys.list(who.account).await?, next: None }))
+async fn list_keys(State(state): State<AppState>, Admin(who): Admin) -> ApiResult<Response> {
+    let fetch = async { Ok(List { items: state.services().keys.list(who.account).await?, next: None }) };
+    lists::value(&state, who.account, KEYS, fetch).await
 }
 
 /// A new key. Its secret is in the answer, this once.
@@ -173,10 +213,11 @@ async fn list_accounts(
     State(state): State<AppState>,
     Admin(who): Admin,
     Query(query): Query<PageQuery>,
-) -> ApiResult<Json<List<Account>>> {
+) -> ApiResult<Response> {
     operator(&who)?;
     let page = extract::page(query.limit, query.after.as_deref())?;
-    Ok(Json(extract::list(state.services().stores.accounts.list(&page).await?)))
+    let fetch = state.services().stores.accounts.list(&page);
+    lists::list(&state, who.account, page.limit as usize, fetch).await
 }
 
 /// A new account, without a key. For operators.
@@ -198,14 +239,74 @@ async fn create_account(
         let detail = format!("an account needs a name of 1 to {MAX_NAME} bytes, without control characters");
         return Err(ApiError::invalid("invalid_name", detail));
     }
-    let account = Account {
-        id: AccountId::generate(),
-        name: name.to_owned(),
-        settings: ask.settings,
-        created_at: state.services().clock.now(),
-    };
+    AccountSettings::check(&ask.settings)?;
+    let now = state.services().clock.now();
+    let account = Account::new(AccountId::generate(), name.to_owned(), ask.settings, now);
     state.services().stores.accounts.create(&account).await?;
     Ok((StatusCode::CREATED, Json(account)))
+}
+
+/// Deletes an account with all that is its own: sandboxes, volumes, versions, conversations, keys, events. It is marked
+/// first; what cannot be deleted now is deleted by the server's next rounds. For operators.
+#[utoipa::path(delete, path = "/accounts/{id}", tag = "accounts", operation_id = "delete_account",
+    security(("key" = ["admin"])),
+    params(("id" = String, Path, description = "The account's id")),
+    responses(
+        (status = 204, description = "It is gone. Deleting it again is fine."),
+        (status = 202, description = "It is marked, its keys are refused, and the server goes on deleting."),
+        Problems,
+    ))]
+async fn delete_account(
+    State(state): State<AppState>,
+    Admin(who): Admin,
+    Path(account): Path<AccountId>,
+) -> ApiResult<StatusCode> {
+    operator(&who)?;
+    let services = state.services();
+    match services.delete_account(account).await {
+        Ok(()) => Ok(StatusCode::NO_CONTENT),
+        Err(error) => match services.stores.accounts.get(account).await {
+            Ok(found) if found.deleting_at.is_some() => {
+                tracing::warn!(%account, error = error.chain(), "an account is not deleted yet");
+                Ok(StatusCode::ACCEPTED)
+            }
+            _ => Err(error.into()),
+        },
+    }
+}
+
+/// Suspends an account: its keys are refused, its turns end, its sandboxes stop once they are saved. For operators.
+#[utoipa::path(post, path = "/accounts/{id}/suspend", tag = "accounts", operation_id = "suspend_account",
+    security(("key" = ["admin"])),
+    params(("id" = String, Path, description = "The account's id")),
+    responses(
+        (status = 200, body = Account),
+        Problems,
+    ))]
+async fn suspend_account(
+    State(state): State<AppState>,
+    Admin(who): Admin,
+    Path(account): Path<AccountId>,
+) -> ApiResult<Json<Account>> {
+    operator(&who)?;
+    Ok(Json(state.services().suspend_account(account).await?))
+}
+
+/// Lets the keys of a suspended account in again. For operators.
+#[utoipa::path(post, path = "/accounts/{id}/resume", tag = "accounts", operation_id = "resume_account",
+    security(("key" = ["admin"])),
+    params(("id" = String, Path, description = "The account's id")),
+    responses(
+        (status = 200, body = Account),
+        Problems,
+    ))]
+async fn resume_account(
+    State(state): State<AppState>,
+    Admin(who): Admin,
+    Path(account): Path<AccountId>,
+) -> ApiResult<Json<Account>> {
+    operator(&who)?;
+    Ok(Json(state.services().resume_account(account).await?))
 }
 
 /// A new key of another account. For operators.
@@ -268,10 +369,11 @@ async fn list_audit(
     State(state): State<AppState>,
     Admin(who): Admin,
     Query(query): Query<AuditQuery>,
-) -> ApiResult<Json<List<AuditEntry>>> {
+) -> ApiResult<Response> {
     let limit = query.limit.unwrap_or(AUDIT);
     if !(1..=MAX_AUDIT).contains(&limit) {
         return Err(ApiError::invalid("invalid_query", format!("`limit` is 1 to {MAX_AUDIT}")));
     }
-    Ok(Json(List { items: state.audit().last(who.account, limit).await?, next: None }))
+    let fetch = async { Ok(Paged { items: state.audit().last(who.account, limit).await?, next: None }) };
+    lists::list(&state, who.account, limit, fetch).await
 }

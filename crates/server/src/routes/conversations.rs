@@ -3,9 +3,10 @@
 use crate::{
     error::{ApiResult, Problems},
     extract::{self, Json, Path, Query, Reader, Runner},
+    lists,
     state::AppState,
 };
-use axum::{extract::State, http::StatusCode};
+use axum::{extract::State, http::StatusCode, response::Response};
 use seawall_api::{
     ConversationId, SandboxId,
     conversation::Conversation,
@@ -14,6 +15,7 @@ use seawall_api::{
 use seawall_core::{
     Result, Services,
     ports::store::{ConversationFilter, NewConversation, SortBy},
+    turns::check_name,
 };
 use serde::Deserialize;
 use utoipa::{IntoParams, ToSchema};
@@ -62,7 +64,7 @@ async fn list(
     State(state): State<AppState>,
     Reader(who): Reader,
     Query(query): Query<ListQuery>,
-) -> ApiResult<Json<List<Conversation>>> {
+) -> ApiResult<Response> {
     let page = extract::page(query.limit, query.after.as_deref())?;
     let filter = ConversationFilter {
         organization_id: query.organization_id,
@@ -73,8 +75,8 @@ async fn list(
             Some(Sort::Updated) | None => SortBy::Updated,
         },
     };
-    let found = state.services().stores.conversations.list(who.account, &filter, &page).await?;
-    Ok(Json(extract::list(found)))
+    let fetch = state.services().stores.conversations.list(who.account, &filter, &page);
+    lists::list(&state, who.account, page.limit as usize, fetch).await
 }
 
 /// Makes a conversation. One that is there already stays as it is, and is the answer.
@@ -93,6 +95,8 @@ async fn create(
 ) -> ApiResult<(StatusCode, Json<Conversation>)> {
     let services = state.services();
     check_template(services, ask.template.as_deref())?;
+    check_name("organization_id", ask.organization_id.as_deref())?;
+    check_name("agent_id", ask.agent_id.as_deref())?;
     let new = NewConversation {
         id: ask.id.unwrap_or_else(ConversationId::generate),
         organization_id: ask.organization_id,

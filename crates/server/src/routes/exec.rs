@@ -1,17 +1,21 @@
 //! Commands in sandboxes: run to their end, or streamed; and the processes that run there.
 
+mod answer;
 mod output;
 
 use crate::{
+    counts::Kind,
     error::{ApiError, ApiResult, Problems},
-    extract::{self, Json, Path, Query, Reader, Runner},
+    extract::{Json, Path, Query, Reader, Reserved, Runner},
     idempotency::ReplayAs,
+    in_flight::{InFlight, OUTPUT},
+    lists,
+    routes::sandboxes::PROCESSES,
     sse,
     state::AppState,
 };
 use axum::{
-    body::Body,
-    extract::State,
+    extract::{Request, State},
     http::{HeaderMap, HeaderName, StatusCode},
     response::Response,
 };
@@ -26,7 +30,7 @@ use seawall_api::{
     http::{Encoding, Exec, ExecEvent, ExecResult, List, SendSignal},
     message::Attach,
 };
-use seawall_core::{ExecRequest, exec::DEFAULT_MAX_OUTPUT};
+use seawall_core::{ExecRequest, budget::Reservation, exec::DEFAULT_MAX_OUTPUT};
 use seawall_wire::{Guest, Process};
 use serde::Deserialize;
 use utoipa::IntoParams;
@@ -68,22 +72,14 @@ async fn exec(
     Runner(who): Runner,
     Path(id): Path<SandboxId>,
     Json(ask): Json<Exec>,
-) -> ApiResult<Json<ExecResult>> {
+) -> ApiResult<Response> {
     let encoding = ask.encoding;
     let max_output = kept(ask.max_output)?;
     let (start, stdin) = command(ask)?;
     let request = ExecRequest { start, stdin, max_output };
-    let done = state.services().sandboxes.exec(who.account, id, request).await?;
-    Ok(Json(ExecResult {
-        exit_code: done.status.shell_code(),
-        stdout: encoded(&done.stdout, encoding),
-        stderr: encoded(&done.stderr, encoding),
-        encoding,
-        duration_ms: u64::try_from(done.duration.as_millis()).unwrap_or(u64::MAX),
-        stdout_truncated: done.stdout_truncated,
-        stderr_truncated: done.stderr_truncated,
-        status: done.status,
-    }))
+    let room = state.budget().open(Some(who.account));
+    let done = state.services().sandboxes.exec_captured(who.account, id, request, Some(room)).await?;
+    Ok(answer::answer(done, encoding).await?)
 }
 
 /// Runs a command, and streams what it prints. Each event is JSON in `data:`, with the offset behind it in `id:`. A
@@ -101,17 +97,19 @@ async fn exec_stream(
     State(state): State<AppState>,
     Runner(who): Runner,
     Path(id): Path<SandboxId>,
+    place: InFlight,
     Json(ask): Json<Exec>,
 ) -> ApiResult<Response> {
     let encoding = ask.encoding;
     // Nobody gathers it here, so the guest counts.
     let output_limit = ask.max_output;
     let (start, stdin) = command(ask)?;
+    place.open(&state, who.account, Kind::Streams, OUTPUT).await?;
     let guest = state.services().sandboxes.guest(who.account, id).await?;
     let start = StartProcess { stdin: stdin.is_some(), output_limit, ..start };
     let process = guest.start(start).await.map_err(guest_error)?;
     if let Some(bytes) = stdin {
-        feed(guest, &process, bytes);
+        feed(guest, &process, bytes, place.take_body());
     }
     let again = format!("/sandboxes/{id}/processes/{}/output", process.id());
     let mut response = streamed(&state, Output::new(process, encoding));
@@ -131,10 +129,10 @@ async fn list(
     State(state): State<AppState>,
     Reader(who): Reader,
     Path(id): Path<SandboxId>,
-) -> ApiResult<Json<List<ProcessInfo>>> {
+) -> ApiResult<Response> {
     let guest = state.services().sandboxes.guest_if_running(who.account, id).await?;
-    let items = guest.processes().await.map_err(guest_error)?;
-    Ok(Json(List { items, next: None }))
+    let fetch = async { Ok(List { items: guest.processes().await?, next: None }) };
+    lists::value(&state, who.account, PROCESSES, fetch).await
 }
 
 #[derive(Debug, Deserialize, IntoParams)]
@@ -168,6 +166,7 @@ async fn read_output(
     Reader(who): Reader,
     Path((id, process)): Path<(SandboxId, ProcessId)>,
     Query(query): Query<OutputQuery>,
+    place: InFlight,
     headers: HeaderMap,
 ) -> ApiResult<Response> {
     let from = match headers.get(LAST_EVENT_ID) {
@@ -183,6 +182,7 @@ async fn read_output(
     // A process waits for who may run things, as for a pipe's reader. Who may only look must not hold it up.
     let hold = follow && who.scopes.iter().any(|scope| matches!(scope, KeyScope::Run | KeyScope::Admin));
     let guest = state.services().sandboxes.guest_if_running(who.account, id).await?;
+    place.open(&state, who.account, Kind::Streams, OUTPUT).await?;
     let process = guest.attach(Attach { process, from, hold, follow }).await.map_err(guest_error)?;
     Ok(streamed(&state, Output::new(process, query.encoding.unwrap_or_default())))
 }
@@ -214,11 +214,12 @@ async fn input(
     Runner(who): Runner,
     Path((id, process)): Path<(SandboxId, ProcessId)>,
     Query(query): Query<InputQuery>,
-    body: Body,
+    request: Request,
 ) -> ApiResult<StatusCode> {
     let guest = state.services().sandboxes.guest_if_running(who.account, id).await?;
-    let bytes = extract::read(body, MAX_INPUT).await?;
-    guest.input(process, &bytes, query.close.unwrap_or(false)).await.map_err(guest_error)?;
+    let (parts, body) = request.into_parts();
+    let body = Reserved::read(&parts.extensions, &state, body, MAX_INPUT).await?;
+    guest.input(process, &body.bytes, query.close.unwrap_or(false)).await.map_err(guest_error)?;
     Ok(StatusCode::NO_CONTENT)
 }
 
@@ -280,6 +281,7 @@ fn command(ask: Exec) -> ApiResult<(StartProcess, Option<Bytes>)> {
             return Err(ApiError::invalid("invalid_command", detail));
         }
     };
+    words(ask.cwd.as_deref(), ask.user.as_deref(), ask.tag.as_deref())?;
     let stdin = ask.stdin.map(|text| decoded(text, ask.encoding)).transpose()?;
     let start = StartProcess {
         env: ask.env.into_iter().collect(),
@@ -290,6 +292,16 @@ fn command(ask: Exec) -> ApiResult<(StartProcess, Option<Bytes>)> {
         ..StartProcess::new(args)
     };
     Ok((start, stdin))
+}
+
+/// Bounds of what the guest keeps of a process beside its arguments.
+pub(super) fn words(cwd: Option<&str>, user: Option<&str>, tag: Option<&str>) -> ApiResult<()> {
+    for (what, word, most) in [("cwd", cwd, 4096), ("user", user, 512), ("tag", tag, 256)] {
+        if word.is_some_and(|word| word.len() > most) {
+            return Err(ApiError::invalid("invalid_command", format!("`{what}` has at most {most} bytes")));
+        }
+    }
+    Ok(())
 }
 
 fn kept(max_output: Option<u64>) -> ApiResult<usize> {
@@ -312,15 +324,8 @@ fn decoded(text: String, encoding: Encoding) -> ApiResult<Bytes> {
     }
 }
 
-fn encoded(bytes: &[u8], encoding: Encoding) -> String {
-    match encoding {
-        Encoding::Text => String::from_utf8_lossy(bytes).into_owned(),
-        Encoding::Base64 => STANDARD.encode(bytes),
-    }
-}
-
 /// Gives a command its input and closes it, whoever listens meanwhile.
-fn feed(guest: Guest, process: &Process, bytes: Bytes) {
+fn feed(guest: Guest, process: &Process, bytes: Bytes, room: Option<Reservation>) {
     let (id, input) = (process.id(), process.input());
     tokio::spawn(async move {
         let fed = match input.write(&bytes).await {
@@ -333,6 +338,7 @@ fn feed(guest: Guest, process: &Process, bytes: Bytes) {
             // Half of its input must not pass for the whole. It may have ended by itself.
             let _ = guest.kill(id).await;
         }
+        drop(room);
     });
 }
 

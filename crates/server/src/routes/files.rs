@@ -1,11 +1,17 @@
 //! Files of sandboxes: listed, read, written, moved, removed. Paths are as the sandbox's user means them.
 
+#[cfg(feature = "fuzzing")]
+mod fuzzing;
 mod ranges;
+
+#[cfg(feature = "fuzzing")]
+pub use fuzzing::ranges;
 
 use super::exec::guest_error;
 use crate::{
     error::{ApiError, ApiResult, Problems},
     extract::{Json, Path, Query, Reader, Runner},
+    lists,
     state::AppState,
 };
 use axum::{
@@ -36,6 +42,8 @@ use utoipa_axum::{router::OpenApiRouter, routes};
 
 /// How deep a tree is, where nobody says.
 const DEPTH: u32 = 3;
+/// What a list of files or a tree takes while it is made: see `MAX_NAMES` of core.
+const NAMES: u64 = 6 << 20;
 /// Bodies that are at least so large have a connection of their own.
 const LARGE: u64 = 1 << 20;
 
@@ -82,7 +90,7 @@ async fn list(
     Reader(who): Reader,
     Path(id): Path<SandboxId>,
     Query(query): Query<ListQuery>,
-) -> ApiResult<Json<List<FileInfo>>> {
+) -> ApiResult<Response> {
     let unless_said = ListFiles::default();
     let ask = ListFiles {
         path: query.path.unwrap_or(unless_said.path),
@@ -93,7 +101,8 @@ async fn list(
         limit: query.limit.unwrap_or(unless_said.limit),
         after: query.after,
     };
-    Ok(Json(state.services().sandboxes.list_files(who.account, id, &ask).await?))
+    let fetch = state.services().sandboxes.list_files(who.account, id, &ask);
+    lists::value(&state, who.account, NAMES, fetch).await
 }
 
 #[derive(Debug, Deserialize, IntoParams)]
@@ -148,9 +157,10 @@ async fn tree(
     Reader(who): Reader,
     Path(id): Path<SandboxId>,
     Query(query): Query<TreeQuery>,
-) -> ApiResult<Json<Tree>> {
+) -> ApiResult<Response> {
     let (path, depth) = (query.path.as_deref().unwrap_or(WORKDIR), query.depth.unwrap_or(DEPTH));
-    Ok(Json(state.services().sandboxes.tree(who.account, id, path, depth).await?))
+    let fetch = state.services().sandboxes.tree(who.account, id, path, depth);
+    lists::value(&state, who.account, NAMES, fetch).await
 }
 
 #[derive(Debug, Deserialize, IntoParams)]

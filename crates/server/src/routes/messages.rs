@@ -2,12 +2,14 @@
 
 use crate::{
     error::{ApiResult, Problems},
-    extract::{self, Json, Path, Query, Reader},
+    extract::{self, Path, Query, Reader},
+    lists,
     state::AppState,
 };
-use axum::extract::State;
+use axum::{extract::State, response::Response};
+use futures::FutureExt;
 use seawall_api::{ConversationId, MessageId, conversation::Message, http::List};
-use seawall_core::ports::store::Direction;
+use seawall_core::ports::store::{Direction, Page};
 use serde::Deserialize;
 use utoipa::{IntoParams, ToSchema};
 use utoipa_axum::{router::OpenApiRouter, routes};
@@ -49,7 +51,7 @@ async fn list(
     Reader(who): Reader,
     Path(id): Path<ConversationId>,
     Query(query): Query<ListQuery>,
-) -> ApiResult<Json<List<Message>>> {
+) -> ApiResult<Response> {
     let stores = &state.services().stores;
     let page = extract::page(query.limit, query.after.as_deref())?;
     let direction = match query.order {
@@ -58,7 +60,10 @@ async fn list(
     };
     // The store of messages knows no conversations.
     stores.conversations.get(who.account, id).await?;
-    Ok(Json(extract::list(stores.messages.list(who.account, id, direction, &page).await?)))
+    let (messages, account) = (&stores.messages, who.account);
+    let sizes = |page: Page| async move { messages.sizes(account, id, direction, &page).await }.boxed();
+    let fetch = |page: Page| async move { messages.list(account, id, direction, &page).await }.boxed();
+    lists::gather(&state, who.account, page, sizes, fetch).await
 }
 
 /// Reads a message.
@@ -76,8 +81,9 @@ async fn get(
     State(state): State<AppState>,
     Reader(who): Reader,
     Path((id, message)): Path<(ConversationId, MessageId)>,
-) -> ApiResult<Json<Message>> {
+) -> ApiResult<Response> {
     let stores = &state.services().stores;
     stores.conversations.get(who.account, id).await?;
-    Ok(Json(stores.messages.get(who.account, id, message).await?))
+    let size = stores.messages.size(who.account, id, message).await?;
+    lists::value(&state, who.account, size * 2, stores.messages.get(who.account, id, message)).await
 }

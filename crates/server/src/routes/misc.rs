@@ -134,7 +134,7 @@ async fn get_health() -> Json<Health> {
         (status = 503, body = Health, description = "Not now: `checks` says why"),
     ))]
 async fn get_ready(State(state): State<AppState>) -> Response {
-    let health = health::ready(&state).await;
+    let health = state.readiness().get(&state).await;
     let status = match health.status {
         HealthStatus::Ok => StatusCode::OK,
         HealthStatus::Unready => StatusCode::SERVICE_UNAVAILABLE,

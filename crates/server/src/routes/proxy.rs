@@ -4,13 +4,17 @@
 //! nor tokens nor cookies, and what it sends is kept from acting as the API: see [`headers`].
 
 mod forward;
+#[cfg(feature = "fuzzing")]
+mod fuzzing;
 mod headers;
 
 use crate::{
+    counts::Kind,
     error::{ApiError, ApiResult, Problems},
     extract::{Caller, Json, OptionalJson, Path, Remote, Runner},
     idempotency::Secret,
-    limits::InFlight,
+    in_flight::InFlight,
+    origin,
     state::AppState,
 };
 use axum::{
@@ -24,6 +28,8 @@ use axum::{
     response::Response,
     routing::{MethodRouter, any},
 };
+#[cfg(feature = "fuzzing")]
+pub use fuzzing::previews;
 use headers::{About, TOKEN};
 use seawall_api::{
     AccountId, SandboxId,
@@ -39,6 +45,8 @@ use utoipa_axum::{
     routes,
 };
 
+/// Bytes of the memory budget for one request to a port: a head and a piece of a body, both ways.
+const PREVIEW: u64 = 256 << 10;
 /// How long a token is good, in seconds.
 const LIFETIME: u64 = 3600;
 const MAX_LIFETIME: u64 = 7 * 24 * 3600;
@@ -140,8 +148,13 @@ async fn proxy(
     request: Request,
 ) -> ApiResult<Response> {
     let Target { id, port } = target.check()?;
-    let given = Given::find(&request, port);
+    let given = Given::find(&request, port)?;
     let account = authorized(&state, &caller, target, &given).await?;
+    if headers::is_websocket(request.headers()) {
+        // A page of a preview has no origin of its own; who shows the token itself was not sent by another page.
+        origin::check_preview(&state, request.headers(), given.is_shown())?;
+    }
+    place.open(&state, account, Kind::Previews, PREVIEW).await?;
     let options = state.options();
     let (prefix, _) = split(request.uri().path());
     let about = About {
@@ -160,7 +173,7 @@ async fn proxy(
         let detail = format!("port {port} of sandbox {id} hung up, or speaks no HTTP ({error})");
         ApiError::new(StatusCode::BAD_GATEWAY, "port_broken", detail)
     })?;
-    let token = match given.in_query {
+    let token = match given.query {
         Some(token) => check_token(&state, &token, id, port).await.is_ok().then_some(token),
         None => None,
     };
@@ -199,26 +212,95 @@ async fn proxy_root(
     proxy(state, caller, remote, target, place, request).await
 }
 
-/// Tokens of a port, wherever a request has one.
+/// The token of a port that a request has.
 #[derive(Debug, Default)]
 struct Given {
-    in_query: Option<String>,
-    elsewhere: Option<String>,
-}
-
-#[derive(Debug, Deserialize)]
-struct TokenQuery {
-    seawall_token: Option<String>,
+    query: Option<String>,
+    header: Option<String>,
+    cookie: Option<String>,
 }
 
 impl Given {
-    fn find(request: &Request, port: u16) -> Given {
-        let headers = request.headers();
-        let query = axum::extract::Query::<TokenQuery>::try_from_uri(request.uri());
-        let in_header = headers.get(headers::TOKEN_HEADER).and_then(|token| token.to_str().ok());
-        let elsewhere = in_header.map(str::to_owned).or_else(|| headers::cookie(headers, port));
-        Given { in_query: query.ok().and_then(|query| query.0.seawall_token), elsewhere }
+    /// A token is written in one way and in one place. Two readers of anything else could read different things, so that it is
+    /// refused: a name in other letters or escaped, an escaped token, one that is there twice. A browser sends its cookie with
+    /// every request; a token that is shown goes before it.
+    fn find(request: &Request, port: u16) -> ApiResult<Given> {
+        let query = in_query(request.uri().query().unwrap_or_default())?;
+        let header = single(request.headers().get_all(headers::TOKEN_HEADER).iter())?;
+        if query.is_some() && header.is_some() {
+            return Err(malformed("a token is in the query or in the header, not in both"));
+        }
+        let cookie = match headers::cookies(request.headers(), port)?.as_slice() {
+            [] => None,
+            [one] => Some(one.clone()),
+            _ => return Err(malformed("there are two cookies with a token of this port")),
+        };
+        Ok(Given { query, header, cookie })
     }
+
+    /// Whether the request itself shows a token, rather than the browser's store of cookies.
+    fn is_shown(&self) -> bool {
+        self.query.is_some() || self.header.is_some()
+    }
+
+    fn token(&self) -> Option<&String> {
+        self.query.as_ref().or(self.header.as_ref()).or(self.cookie.as_ref())
+    }
+}
+
+/// The token in a query, as it is written.
+fn in_query(query: &str) -> ApiResult<Option<String>> {
+    let mut found = None;
+    for part in query.split('&') {
+        let (name, value) = part.split_once('=').unwrap_or((part, ""));
+        if !is_token_name(name) {
+            continue;
+        }
+        if name != TOKEN || !is_plain(value) || found.replace(value.to_owned()).is_some() {
+            return Err(malformed(
+                "`seawall_token=` is written like that, once, and with the token as it is",
+            ));
+        }
+    }
+    Ok(found)
+}
+
+/// Whether some reader of queries would take this name for the token's.
+fn is_token_name(name: &str) -> bool {
+    let mut bytes = name.bytes();
+    let mut read = Vec::with_capacity(name.len());
+    while let Some(byte) = bytes.next() {
+        let escaped = || {
+            let digits = [bytes.clone().next()?, bytes.clone().nth(1)?];
+            u8::from_str_radix(std::str::from_utf8(&digits).ok()?, 16).ok()
+        };
+        match (byte == b'%').then(escaped).flatten() {
+            Some(escaped) => {
+                read.push(escaped);
+                bytes.nth(1);
+            }
+            None => read.push(byte),
+        }
+    }
+    let tame = read.iter().filter(|byte| !byte.is_ascii_whitespace() && **byte != b'+' && **byte != 0);
+    tame.map(u8::to_ascii_lowercase).eq(TOKEN.bytes())
+}
+
+/// Letters, digits and `_`, of which tokens are made.
+pub(super) fn is_plain(token: &str) -> bool {
+    token.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'_')
+}
+
+fn single<'a>(mut values: impl Iterator<Item = &'a HeaderValue>) -> ApiResult<Option<String>> {
+    let (Some(first), more) = (values.next(), values.next()) else { return Ok(None) };
+    match first.to_str() {
+        Ok(token) if more.is_none() && is_plain(token) => Ok(Some(token.to_owned())),
+        _ => Err(malformed("`x-seawall-token` is there once, with the token as it is")),
+    }
+}
+
+fn malformed(detail: &str) -> ApiError {
+    ApiError::invalid("token_malformed", detail)
 }
 
 /// Whose sandbox it is, for who has a key or a token that is good for it.
@@ -229,7 +311,7 @@ async fn authorized(
     given: &Given,
 ) -> ApiResult<AccountId> {
     let keyed = caller.need(KeyScope::Run);
-    let Some(token) = given.in_query.as_ref().or(given.elsewhere.as_ref()) else {
+    let Some(token) = given.token() else {
         return Ok(keyed?.account);
     };
     if let Ok(identity) = keyed {
@@ -248,7 +330,7 @@ async fn check_token(state: &AppState, token: &str, id: SandboxId, port: u16) ->
     Ok(services.keys.check_port_token(token, life, port)?)
 }
 
-fn is_https(state: &AppState, headers: &HeaderMap) -> bool {
+pub fn is_https(state: &AppState, headers: &HeaderMap) -> bool {
     let options = state.options();
     let told = || headers.get("x-forwarded-proto").is_some_and(|proto| proto.as_bytes() == b"https");
     let public = options.public_url.as_deref().is_some_and(|url| url.starts_with("https:"));
@@ -326,6 +408,37 @@ mod tests {
             of("/sandboxes/a/ports/80/x?seawall_token&seawall_token=&seawall_tokens=1"),
             "/x?seawall_tokens=1"
         );
+    }
+
+    #[test]
+    fn p7_a_token_is_read_in_one_spelling_only() {
+        let read = |query: &str| in_query(query).map_err(|error| error.code().to_owned());
+        let wrong = Err("token_malformed".to_owned());
+        assert_eq!(read("a=1&seawall_token=swp_1_2_ab"), Ok(Some("swp_1_2_ab".to_owned())));
+        assert_eq!(read("a=seawall_token&seawall_tokens=1&b"), Ok(None));
+        for odd in [
+            "seawall_token=a&seawall_token=a",
+            "seawall_token=a%5Fb",
+            "seawall_token=a+b",
+            "Seawall_Token=a",
+            "SEAWALL_TOKEN=a",
+            "%73eawall_token=a",
+            "seawall%5ftoken=a",
+            "seawall_token%20=a",
+            "+seawall_token=a",
+            "x=1&seawall_token=a&%53EAWALL_TOKEN=b",
+        ] {
+            assert_eq!(read(odd), wrong, "{odd}");
+        }
+        let header = |values: &[&'static str]| {
+            let values: Vec<_> = values.iter().map(|value| HeaderValue::from_static(value)).collect();
+            single(values.iter()).map_err(|error| error.code().to_owned())
+        };
+        assert_eq!(header(&[]), Ok(None));
+        assert_eq!(header(&["swp_1"]), Ok(Some("swp_1".to_owned())));
+        for odd in [&["a", "a"][..], &["a%5f"], &["a, b"], &["\"a\""]] {
+            assert_eq!(header(odd), wrong, "{odd:?}");
+        }
     }
 
     #[test]

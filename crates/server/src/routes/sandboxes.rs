@@ -3,9 +3,11 @@
 use crate::{
     error::{ApiError, ApiResult, Problems},
     extract::{self, Json, OptionalJson, PageQuery, Path, Query, Reader, Runner},
+    lists,
     state::AppState,
 };
-use axum::{extract::State, http::StatusCode};
+use axum::{extract::State, http::StatusCode, response::Response};
+use futures::FutureExt;
 use seawall_api::{
     SandboxId,
     hook::HookRun,
@@ -13,7 +15,11 @@ use seawall_api::{
     sandbox::{Sandbox, SandboxState},
 };
 use seawall_core::{
-    ports::{Volumes, store::SandboxFilter},
+    ports::{
+        Volumes,
+        store::{Page, Paged, SandboxFilter},
+    },
+    sandboxes::MAX_GRACE,
     service::EndSandbox,
 };
 use serde::Deserialize;
@@ -21,8 +27,8 @@ use std::time::Duration;
 use utoipa::IntoParams;
 use utoipa_axum::{router::OpenApiRouter, routes};
 
-/// An hour: who waits longer for an end has forgotten what for.
-const MAX_GRACE_MS: u64 = 3_600_000;
+/// What a guest's list of processes may take: a frame, parsed and written again.
+pub(super) const PROCESSES: u64 = 4 << 20;
 
 pub fn router() -> OpenApiRouter<AppState> {
     OpenApiRouter::default()
@@ -61,11 +67,13 @@ async fn list(
     State(state): State<AppState>,
     Reader(who): Reader,
     Query(query): Query<ListQuery>,
-) -> ApiResult<Json<List<Sandbox>>> {
+) -> ApiResult<Response> {
     let page = extract::page(query.limit, query.after.as_deref())?;
     let filter = SandboxFilter { name: query.name, state: query.state };
-    let found = state.services().sandboxes.list(who.account, &filter, &page).await?;
-    Ok(Json(extract::list(found)))
+    let (sandboxes, account, filter) = (&state.services().sandboxes, who.account, &filter);
+    let sizes = |page: Page| async move { sandboxes.sizes(account, filter, &page).await }.boxed();
+    let fetch = |page: Page| async move { sandboxes.list(account, filter, &page).await }.boxed();
+    lists::gather(&state, who.account, page, sizes, fetch).await
 }
 
 /// Makes a sandbox, and starts it unless told otherwise. With an id of the caller's own, asking twice makes one.
@@ -142,9 +150,22 @@ struct EndQuery {
     /// `keep` or `delete`. They go where the bucket has them, unless said; one that sandboxes share stays.
     #[param(value_type = Option<String>)]
     volumes: Option<Volumes>,
+    /// `keep` or `delete`: what becomes of all versions of its files. They stay unless said. With `delete` its files are
+    /// saved first only where `sync` says so.
+    #[param(value_type = Option<String>)]
+    versions: Option<Versions>,
 }
 
-/// Ends a sandbox for good. Where its files cannot be saved it stays, unless forced.
+/// What becomes of all versions.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "snake_case")]
+enum Versions {
+    Keep,
+    Delete,
+}
+
+/// Ends a sandbox for good. Where its files cannot be saved it stays, unless forced. With `versions=delete` nothing of its
+/// files stays in the bucket; that can also be asked for after its end.
 #[utoipa::path(delete, path = "/sandboxes/{id}", tag = "sandboxes", operation_id = "delete_sandbox",
     security(("key" = ["run"])),
     params(("id" = String, Path, description = "The sandbox's id"), EndQuery),
@@ -158,10 +179,12 @@ async fn delete(
     Path(id): Path<SandboxId>,
     Query(query): Query<EndQuery>,
 ) -> ApiResult<Json<Sandbox>> {
+    let delete_versions = query.versions == Some(Versions::Delete);
     let how = EndSandbox {
-        sync: query.sync.unwrap_or(true),
+        sync: query.sync.unwrap_or(!delete_versions),
         force: query.force.unwrap_or(false),
         volumes: query.volumes,
+        delete_versions,
     };
     let sandbox = state.services().sandboxes.end(who.account, id, &how).await?;
     tracing::info!(account = %who.account, sandbox = %id, ?how, "sandbox ended");
@@ -199,10 +222,11 @@ async fn stop(
     Path(id): Path<SandboxId>,
     OptionalJson(ask): OptionalJson<StopSandbox>,
 ) -> ApiResult<Json<Sandbox>> {
-    if ask.grace_ms.is_some_and(|grace| grace > MAX_GRACE_MS) {
-        return Err(ApiError::invalid("invalid", format!("`grace_ms` is at most {MAX_GRACE_MS}")));
-    }
     let grace = ask.grace_ms.map(Duration::from_millis);
+    if grace.is_some_and(|grace| grace > MAX_GRACE) {
+        let detail = format!("`grace_ms` is at most {}", MAX_GRACE.as_millis());
+        return Err(ApiError::invalid("invalid", detail));
+    }
     Ok(Json(state.services().sandboxes.stop(who.account, id, grace, ask.force).await?))
 }
 
@@ -218,8 +242,9 @@ async fn metrics(
     State(state): State<AppState>,
     Reader(who): Reader,
     Path(id): Path<SandboxId>,
-) -> ApiResult<Json<SandboxMetrics>> {
-    Ok(Json(state.services().sandboxes.metrics(who.account, id).await?))
+) -> ApiResult<Response> {
+    let fetch = state.services().sandboxes.metrics(who.account, id);
+    lists::value(&state, who.account, PROCESSES, fetch).await
 }
 
 /// Lists the runs of hooks in a sandbox, the newest first: which failed, and why. Also of a sandbox that was ended.
@@ -235,14 +260,17 @@ async fn hooks(
     Reader(who): Reader,
     Path(id): Path<SandboxId>,
     Query(query): Query<PageQuery>,
-) -> ApiResult<Json<List<HookRun>>> {
+) -> ApiResult<Response> {
     let services = state.services();
     let page = extract::page(query.limit, query.after.as_deref())?;
-    let found = services.stores.hook_runs.list(who.account, Some(id), &page).await?;
-    let List { items, next } = extract::list(found);
-    if items.is_empty() {
-        // Of one that could not be made nothing is left but its runs.
-        services.sandboxes.get(who.account, id).await?;
-    }
-    Ok(Json(List { items: items.into_iter().map(|run| run.told_to(who.account)).collect(), next }))
+    let fetch = async {
+        let found = services.stores.hook_runs.list(who.account, Some(id), &page).await?;
+        if found.items.is_empty() {
+            // Of one that could not be made nothing is left but its runs.
+            services.sandboxes.get(who.account, id).await?;
+        }
+        let items = found.items.into_iter().map(|run| run.told_to(who.account)).collect();
+        Ok(Paged { items, next: found.next })
+    };
+    lists::list(&state, who.account, page.limit as usize, fetch).await
 }

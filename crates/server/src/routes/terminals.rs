@@ -3,11 +3,13 @@
 //! Nothing of a terminal is in this server's memory. The guest keeps the process and what it showed last, so a
 //! connection that broke, or a server that was started anew, finds both.
 
-use super::exec::guest_error;
+use super::exec::{guest_error, words};
 use crate::{
+    counts::Kind,
     error::{ApiError, ApiResult, Problems},
     extract::{Json, OptionalJson, Path, Query, Runner},
-    limits::InFlight,
+    in_flight::InFlight,
+    origin,
     state::AppState,
 };
 use axum::{
@@ -15,7 +17,7 @@ use axum::{
         State,
         ws::{CloseFrame, Message, WebSocket, WebSocketUpgrade, rejection::WebSocketUpgradeRejection},
     },
-    http::{HeaderValue, StatusCode, header::UPGRADE},
+    http::{HeaderMap, HeaderValue, StatusCode, header::UPGRADE},
     response::Response,
 };
 use bytes::Bytes;
@@ -29,6 +31,7 @@ use seawall_api::{
     http::{CreateTerminal, TerminalControl, TerminalEvent},
     message::Attach,
 };
+use seawall_core::host_paths::redact;
 use seawall_wire::{Error, Process, ProcessInput, ProcessOutput};
 use serde::Deserialize;
 use std::time::Duration;
@@ -45,9 +48,14 @@ const PING_EVERY: Duration = Duration::from_secs(20);
 pub(super) const SILENCE: Duration = Duration::from_secs(60);
 /// How long the other side may take to say goodbye.
 const GOODBYE: Duration = Duration::from_secs(2);
-const MAX_MESSAGE: usize = 1 << 20;
+/// Of what a client says at once.
+const MAX_TYPED: usize = 64 << 10;
 /// Messages that were typed and that the process has not taken. Beyond them whoever types waits.
-const TYPED: usize = 32;
+const TYPED: usize = 4;
+/// Bytes of the memory budget for one terminal: what was typed, a frame of the guest's, and both buffers of the socket.
+const TERMINAL: u64 = (TYPED as u64 + 2) * MAX_TYPED as u64 + (256 << 10);
+/// Of the buffers of a socket.
+const SOCKET: usize = 64 << 10;
 const NOTICES: usize = 8;
 const TERM: &str = "xterm-256color";
 
@@ -55,6 +63,8 @@ const TERM: &str = "xterm-256color";
 pub(super) const ENDED: u16 = 1000;
 pub(super) const GOING_AWAY: u16 = 1001;
 pub(super) const FAILED: u16 = 1011;
+/// RFC 6455: against a policy. The key is not good any more.
+pub(super) const REVOKED: u16 = 1008;
 
 pub(super) type Sender = SplitSink<WebSocket, Message>;
 pub(super) type Receiver = SplitStream<WebSocket>;
@@ -81,6 +91,7 @@ async fn create(
     if ask.size.rows == 0 || ask.size.cols == 0 {
         return Err(ApiError::invalid("invalid_size", "a terminal has at least one row and one column"));
     }
+    words(ask.cwd.as_deref(), ask.user.as_deref(), None)?;
     let mut env = ask.env;
     env.entry("TERM".to_owned()).or_insert_with(|| TERM.to_owned());
     let start = StartProcess {
@@ -125,40 +136,62 @@ async fn attach(
     Path((id, process)): Path<(SandboxId, ProcessId)>,
     Query(query): Query<AttachQuery>,
     place: InFlight,
+    headers: HeaderMap,
     asked: Result<WebSocketUpgrade, WebSocketUpgradeRejection>,
 ) -> ApiResult<Response> {
-    let upgrade = websocket(asked)?;
+    let upgrade = websocket(asked, MAX_TYPED)?;
+    origin::check(&state, &headers)?;
     // A page that connects again and again must not keep a sandbox awake that nobody uses.
     let guest = state.services().sandboxes.guest_if_running(who.account, id).await?;
+    place.open(&state, who.account, Kind::Streams, TERMINAL).await?;
     let wanted = Attach { process, from: query.from.unwrap_or(0), hold: true, follow: true };
     let process = guest.attach(wanted).await.map_err(guest_error)?;
     let shutdown = state.shutdown().clone();
-    Ok(upgrade.on_upgrade(move |socket| async move {
-        serve(socket, process, shutdown).await;
-        drop(place);
+    Ok(upgrade.on_upgrade(move |socket| {
+        let ends = Ends { shutdown, place: place.clone() };
+        place.drive(async move { serve(socket, process, ends).await })
     }))
+}
+
+/// When a socket has to end, besides by itself.
+#[derive(Debug)]
+pub(super) struct Ends {
+    pub shutdown: CancellationToken,
+    pub place: InFlight,
+}
+
+impl Ends {
+    /// The code to close with, when the server goes down or the key is revoked.
+    pub async fn code(&self) -> u16 {
+        tokio::select! {
+            () = self.shutdown.cancelled() => GOING_AWAY,
+            () = self.place.revoked() => REVOKED,
+        }
+    }
 }
 
 /// A request that asks for a WebSocket, with our limits.
 pub(super) fn websocket(
     asked: Result<WebSocketUpgrade, WebSocketUpgradeRejection>,
+    largest: usize,
 ) -> ApiResult<WebSocketUpgrade> {
     let upgrade = asked.map_err(|rejection| {
         let detail = format!("this is a WebSocket; connect to it as one ({})", rejection.body_text());
         ApiError::new(StatusCode::UPGRADE_REQUIRED, "websocket_expected", detail)
             .header(UPGRADE, HeaderValue::from_static("websocket"))
     })?;
-    Ok(upgrade.max_message_size(MAX_MESSAGE).max_frame_size(MAX_MESSAGE))
+    let upgrade = upgrade.max_message_size(largest).max_frame_size(largest);
+    Ok(upgrade.read_buffer_size(SOCKET).write_buffer_size(SOCKET))
 }
 
 /// One client at a terminal, until it goes or the process ends. The process does not mind either.
-async fn serve(socket: WebSocket, mut process: Process, shutdown: CancellationToken) {
+async fn serve(socket: WebSocket, mut process: Process, ends: Ends) {
     let (mut sender, mut receiver) = socket.split();
     let input = process.input();
     let (typed, to_type) = mpsc::channel(TYPED);
     let (notices, to_tell) = mpsc::channel(NOTICES);
     let close = tokio::select! {
-        close = show(&mut sender, &mut process, to_tell, &shutdown) => close,
+        close = show(&mut sender, &mut process, to_tell, &ends) => close,
         () = hear(&mut receiver, &input, typed, &notices) => None,
         () = enter(&input, to_type, &notices) => None,
     };
@@ -172,7 +205,7 @@ async fn show(
     sender: &mut Sender,
     process: &mut Process,
     mut notices: mpsc::Receiver<TerminalEvent>,
-    shutdown: &CancellationToken,
+    ends: &Ends,
 ) -> Option<u16> {
     let attached = TerminalEvent::Attached { process: process.id(), offset: process.offset() };
     say(sender, event(&attached)).await?;
@@ -188,7 +221,7 @@ async fn show(
                 say(sender, Message::Ping(Bytes::new())).await?;
                 continue;
             }
-            () = shutdown.cancelled() => return Some(GOING_AWAY),
+            code = ends.code() => return Some(code),
         };
         match output {
             Ok(ProcessOutput::Data { bytes, .. }) => say(sender, Message::Binary(bytes)).await?,
@@ -266,7 +299,10 @@ async fn enter(
 }
 
 fn trouble(error: &Error) -> TerminalEvent {
-    TerminalEvent::Error { code: error.kind().as_str().to_owned(), detail: error.to_string() }
+    TerminalEvent::Error {
+        code: error.kind().as_str().to_owned(),
+        detail: redact(&error.to_string()).into_owned(),
+    }
 }
 
 fn event(event: &TerminalEvent) -> Message {

@@ -1,10 +1,12 @@
 //! Turns: a prompt goes in, and its events stream out, as often as somebody asks for them.
 
 use crate::{
+    counts::Kind,
     error::{ApiError, ApiResult, Problems},
     extract::{self, Json, PageQuery, Path, Query, Reader, Runner},
     idempotency::ReplayAs,
-    sse,
+    in_flight::{EVENTS, InFlight},
+    lists, sse,
     state::AppState,
 };
 use axum::{
@@ -85,13 +87,18 @@ async fn prompt(
     Runner(who): Runner,
     Path((id, sandbox)): Path<(String, String)>,
     Query(query): Query<PromptQuery>,
+    place: InFlight,
     Json(prompt): Json<Prompt>,
 ) -> ApiResult<Response> {
     let ask = asked(&id, &sandbox, &query, prompt)?;
-    let turn = start(&state, who.account, ask).await?;
-    match query.stream {
-        Some(false) => Ok(accepted(turn)),
-        Some(true) | None => Ok(streamed(&state, who.account, &turn)),
+    let streams = query.stream.unwrap_or(true);
+    if streams {
+        place.open(&state, who.account, Kind::Streams, EVENTS).await?;
+    }
+    let turn = start(&state, who.account, ask, &place).await?;
+    match streams {
+        false => Ok(accepted(turn)),
+        true => Ok(streamed(&state, who.account, &turn)),
     }
 }
 
@@ -116,9 +123,10 @@ async fn prompt_singular(
     who: Runner,
     path: Path<(String, String)>,
     query: Query<PromptQuery>,
+    place: InFlight,
     body: Json<Prompt>,
 ) -> ApiResult<Response> {
-    prompt(state, who, path, query, body).await
+    prompt(state, who, path, query, place, body).await
 }
 
 /// Begins a turn in a sandbox, with a new conversation. Use `/conversations/new/sandbox/{id}`.
@@ -135,8 +143,10 @@ async fn claude(
     State(state): State<AppState>,
     Runner(who): Runner,
     Path(id): Path<SandboxId>,
+    place: InFlight,
     Json(prompt): Json<Prompt>,
 ) -> ApiResult<Response> {
+    place.open(&state, who.account, Kind::Streams, EVENTS).await?;
     let sandbox = state.services().sandboxes.get(who.account, id).await?;
     let template = prompt.template.or(sandbox.template).unwrap_or_else(|| CLAUDE.to_owned());
     let ask = TurnAsk {
@@ -146,9 +156,9 @@ async fn claude(
         agent_id: prompt.agent_id,
         organization_id: prompt.organization_id,
         template: Some(template),
-        wait: Duration::ZERO,
+        ..TurnAsk::default()
     };
-    let turn = start(&state, who.account, ask).await?;
+    let turn = start(&state, who.account, ask, &place).await?;
     let mut response = streamed(&state, who.account, &turn);
     response.headers_mut().insert(DEPRECATION, HeaderValue::from_static("true"));
     Ok(response)
@@ -167,11 +177,12 @@ async fn list(
     Reader(who): Reader,
     Path(id): Path<ConversationId>,
     Query(query): Query<PageQuery>,
-) -> ApiResult<Json<List<Turn>>> {
+) -> ApiResult<Response> {
     let stores = &state.services().stores;
     let page = extract::page(query.limit, query.after.as_deref())?;
     stores.conversations.get(who.account, id).await?;
-    Ok(Json(extract::list(stores.turns.list(who.account, id, &page).await?)))
+    let fetch = stores.turns.list(who.account, id, &page);
+    lists::list(&state, who.account, page.limit as usize, fetch).await
 }
 
 /// Reads a turn.
@@ -220,13 +231,15 @@ async fn events(
     Reader(who): Reader,
     Path((id, turn)): Path<(ConversationId, TurnId)>,
     Query(query): Query<EventsQuery>,
+    place: InFlight,
     headers: HeaderMap,
 ) -> ApiResult<Response> {
     // A browser comes back to the address that it had, so what it saw last counts.
     let from = seen(&headers)?.or(query.from).unwrap_or(0);
     turn_of(&state, who.account, id, turn).await?;
+    place.open(&state, who.account, Kind::Streams, EVENTS).await?;
     let followed = state.services().turns.follow(who.account, turn, from).await?;
-    Ok(sse::follow(&state, followed))
+    Ok(sse::follow(&state, who.account, followed))
 }
 
 /// Ends a turn. What it did and said is kept.
@@ -266,6 +279,7 @@ fn asked(id: &str, sandbox: &str, query: &PromptQuery, prompt: Prompt) -> ApiRes
         organization_id: prompt.organization_id,
         template: prompt.template,
         wait: patience(query.wait)?,
+        withdrawn: None,
     })
 }
 
@@ -295,9 +309,21 @@ fn seen(headers: &HeaderMap) -> ApiResult<Option<u64>> {
 }
 
 /// On a task of its own: whoever hangs up meanwhile leaves no turn behind that was begun and that nobody runs.
-async fn start(state: &AppState, account: AccountId, ask: TurnAsk) -> ApiResult<Turn> {
+async fn start(state: &AppState, account: AccountId, ask: TurnAsk, place: &InFlight) -> ApiResult<Turn> {
     let turns = state.services().turns.clone();
-    let starting = tokio::spawn(async move { turns.start(account, ask).await }.in_current_span());
+    let waiter = match ask.wait.is_zero() {
+        true => None,
+        false => Some(state.enter(account, Kind::Waiters).await?),
+    };
+    // What waits is counted for as long as it does, also where its caller hangs up.
+    let held = (waiter, place.take_body());
+    let ask = TurnAsk { withdrawn: place.withdrawn(), ..ask };
+    let starting = async move {
+        let begun = turns.start(account, ask).await;
+        drop(held);
+        begun
+    };
+    let starting = tokio::spawn(starting.in_current_span());
     let begun =
         starting.await.map_err(|error| Error::internal("the turn was not begun").with_source(error))?;
     Ok(begun?.turn)
@@ -306,7 +332,7 @@ async fn start(state: &AppState, account: AccountId, ask: TurnAsk) -> ApiResult<
 /// The events from the first on. The same request again follows the same turn.
 fn streamed(state: &AppState, account: AccountId, turn: &Turn) -> Response {
     let followed = state.services().turns.follow_begun(account, turn.id);
-    let mut response = sse::follow(state, followed);
+    let mut response = sse::follow(state, account, followed);
     response.extensions_mut().insert(ReplayAs(format!("{}/events", place(turn))));
     response
 }

@@ -3,13 +3,13 @@
 //! The server reads the greeting, so that nobody takes the control wire, and passes bytes on from there. The guest is
 //! hostile, and so may be the client; neither makes the server hold more than a message of each.
 
-use super::terminals::{
-    ENDED, FAILED, GOING_AWAY, Receiver, SILENCE, Sender, goodbye, pings, say, websocket,
-};
+use super::terminals::{ENDED, Ends, FAILED, Receiver, SILENCE, Sender, goodbye, pings, say, websocket};
 use crate::{
+    counts,
     error::{ApiResult, Problems},
     extract::{Path, Runner},
-    limits::InFlight,
+    in_flight::InFlight,
+    origin,
     state::AppState,
 };
 use axum::{
@@ -17,6 +17,7 @@ use axum::{
         State,
         ws::{Message, WebSocket, WebSocketUpgrade, rejection::WebSocketUpgradeRejection},
     },
+    http::HeaderMap,
     response::Response,
 };
 use bytes::{Bytes, BytesMut};
@@ -26,6 +27,7 @@ use seawall_api::{
     frame::{self, Frame, HEADER, Kind},
     hello::{Hello, PREAMBLE, Role},
 };
+use seawall_core::host_paths::redact;
 use seawall_wire::{Duplex, handshake::PATIENCE};
 use tokio::{
     io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt},
@@ -37,6 +39,10 @@ use utoipa_axum::{router::OpenApiRouter, routes};
 const MAX_HELLO: usize = 4096;
 /// Read from a guest at once: one message. Large, as each costs a system call on either side.
 const READ: usize = 256 << 10;
+/// Of a client, in one frame of the socket.
+const MAX_MESSAGE: usize = 1 << 20;
+/// Bytes of the memory budget for one wire: a message of each side, and both buffers of the socket.
+const WIRE: u64 = MAX_MESSAGE as u64 + READ as u64 + (128 << 10);
 /// With less room than this in the buffer there is a new one.
 const ROOM: usize = 64 << 10;
 
@@ -58,18 +64,21 @@ async fn connect(
     Runner(who): Runner,
     Path(id): Path<SandboxId>,
     place: InFlight,
+    headers: HeaderMap,
     asked: Result<WebSocketUpgrade, WebSocketUpgradeRejection>,
 ) -> ApiResult<Response> {
-    let upgrade = websocket(asked)?;
+    let upgrade = websocket(asked, MAX_MESSAGE)?;
+    origin::check(&state, &headers)?;
+    place.open(&state, who.account, counts::Kind::Streams, WIRE).await?;
     // It runs from here on, or the answer says why not.
     state.services().sandboxes.guest(who.account, id).await?;
-    Ok(upgrade.on_upgrade(move |socket| async move {
-        serve(socket, state, who.account, id).await;
-        drop(place);
+    Ok(upgrade.on_upgrade(move |socket| {
+        let ends = Ends { shutdown: state.shutdown().clone(), place: place.clone() };
+        place.drive(async move { serve(socket, state, who.account, id, ends).await })
     }))
 }
 
-async fn serve(socket: WebSocket, state: AppState, account: AccountId, id: SandboxId) {
+async fn serve(socket: WebSocket, state: AppState, account: AccountId, id: SandboxId, ends: Ends) {
     let (mut sender, mut receiver) = socket.split();
     let close = match open(&mut receiver, &state, account, id).await {
         Ok(guest) => {
@@ -77,7 +86,7 @@ async fn serve(socket: WebSocket, state: AppState, account: AccountId, id: Sandb
             tokio::select! {
                 close = outward(from, &mut sender) => close,
                 () = inward(&mut receiver, to) => None,
-                () = state.shutdown().cancelled() => Some(GOING_AWAY),
+                code = ends.code() => Some(code),
             }
         }
         Err(fault) => {
@@ -101,7 +110,8 @@ async fn open(
         Fault::new(ErrorKind::Timeout, format!("no hello came for {} s", PATIENCE.as_secs()))
     })??;
     let connected = state.services().sandboxes.connect_raw(account, id).await;
-    let mut guest = connected.map_err(|error| Fault::new(error.kind(), error.to_string()))?;
+    let mut guest =
+        connected.map_err(|error| Fault::new(error.kind(), redact(&error.to_string()).into_owned()))?;
     let passed_on = async {
         guest.write_all(&greeting).await?;
         guest.flush().await

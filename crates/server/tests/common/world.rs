@@ -26,6 +26,7 @@ use seawall_api::{
 };
 use seawall_core::{
     Providers, Sandboxes, Services, Turns,
+    accounts::{self, AccountCatalog, AccountLimits, Ledger},
     delivery::Courier,
     hooks::Hooks,
     keys::Keys,
@@ -33,7 +34,7 @@ use seawall_core::{
     rows::RowRecords,
     service::SandboxService,
     templates::{SyncPart, Template, Templates},
-    testing::{MemoryClaims, MemoryStore, OneBucket, TokioClock},
+    testing::{Faults, FaultyProvider, MemoryClaims, MemoryStore, OneBucket, TokioClock},
     turns::TurnParts,
     workspaces::{WorkspaceMaker, WorkspaceSettings},
 };
@@ -63,6 +64,10 @@ pub struct Setup {
     pub bucket: Option<SharedBucket>,
     /// C5's default.
     pub delete_terminates_sandbox: bool,
+    /// Of every account but `local`, where its settings say nothing.
+    pub limits: AccountLimits,
+    /// What goes wrong with the provider. None: it is the mock itself.
+    pub faults: Option<Faults>,
 }
 
 pub struct World {
@@ -99,7 +104,7 @@ impl World {
         let other = AccountId::generate();
         for (id, name) in [(ME, "local"), (other, "other")] {
             let (name, settings, created_at) = (name.to_owned(), Map::new(), services.clock.now());
-            stores.accounts.create(&Account { id, name, settings, created_at }).await.unwrap();
+            stores.accounts.create(&Account::new(id, name, settings, created_at)).await.unwrap();
         }
         let (mine, theirs) = (secret(&services, ME, ALL).await, secret(&services, other, ALL).await);
         let router = server.router();
@@ -108,6 +113,12 @@ impl World {
 
     pub fn services(&self) -> &Services {
         &self.services
+    }
+
+    /// Another server on the same stores, as one is after the first was killed.
+    pub async fn restarted(&self) -> Router {
+        self.stores.idempotency.close_all(&seawall_server::cut_off()).await.unwrap();
+        Server::new(self.services.clone(), Options::default()).unwrap().router()
     }
 
     pub fn router(&self) -> Router {
@@ -122,6 +133,13 @@ impl World {
     /// The secret of a new key of account B, with all scopes.
     pub async fn other_key(&self) -> String {
         secret(&self.services, self.other, ALL).await
+    }
+
+    /// The secret of a key of a new account, which is neither A nor B.
+    pub async fn tenant(&self) -> (AccountId, String) {
+        let (id, settings, created_at) = (AccountId::generate(), Map::new(), self.services.clock.now());
+        self.stores.accounts.create(&Account::new(id, id.to_string(), settings, created_at)).await.unwrap();
+        (id, secret(&self.services, id, ALL).await)
     }
 
     /// An empty key is none.
@@ -186,18 +204,28 @@ fn services(
 ) -> (Services, Courier) {
     let claims: Arc<dyn Claims> = Arc::new(MemoryClaims::default());
     let records = RowRecords::new(stores.sandboxes.clone(), claims.clone(), Some("one".to_owned()));
-    let provider: Arc<dyn Provider> = Arc::new(mock.clone());
+    let mut provider: Arc<dyn Provider> = Arc::new(mock.clone());
+    if let Some(faults) = &setup.faults {
+        provider = Arc::new(FaultyProvider::with(provider, faults.clone()));
+    }
     let providers = Providers::new("mock", vec![provider]).unwrap();
-    let boxes = Sandboxes::new(providers, Arc::new(records), clock.clone());
+    let catalog = AccountCatalog::new(stores.accounts.clone(), setup.limits);
+    let stores = accounts::limited(stores, &catalog);
+    let ledger = Ledger::new(stores.sandboxes.clone(), catalog.clone());
+    let boxes = Sandboxes::new(providers, Arc::new(records), clock.clone()).with_ledger(ledger);
     let hooks = Hooks::new(stores.hook_runs.clone(), stores.outbox.clone(), boxes.clone(), clock.clone());
     let buckets = Arc::new(OneBucket(setup.bucket.clone()));
-    let maker = WorkspaceMaker::new(boxes.clone(), buckets, clock.clone(), WorkspaceSettings::default());
+    let maker = WorkspaceMaker::new(boxes.clone(), buckets, clock.clone(), WorkspaceSettings::default())
+        .with_stored(stores.stored.clone());
     let templates = Arc::new(templates(setup));
     let rows = stores.sandboxes.clone();
     let sandboxes = SandboxService::new(boxes, maker, hooks.clone(), rows, clock.clone())
-        .with_templates(templates.clone(), stores.conversations.clone());
+        .with_templates(templates.clone(), stores.conversations.clone())
+        .with_turns(stores.turns.clone())
+        .with_accounts(catalog.clone(), true);
     let courier = Courier::new(stores.outbox.clone(), stores.messages.clone());
     let turns = Turns::new(TurnParts {
+        accounts: catalog.clone(),
         stores: stores.clone(),
         service: sandboxes.clone(),
         hooks,
@@ -208,12 +236,15 @@ fn services(
         claims,
         clock: clock.clone(),
         node: "one".to_owned(),
-        booted_at: None,
+        boot: None,
         secrets: Arc::new(|_: &str| None::<String>),
     });
-    let keys = Keys::new(stores.accounts.clone(), clock.clone(), [7; 32]);
+    let keys = Keys::new(stores.accounts.clone(), clock.clone(), [7; 32]).with_accounts(catalog.clone());
     let delete_terminates_sandbox = setup.delete_terminates_sandbox;
-    (Services { sandboxes, turns, stores, keys, clock, delete_terminates_sandbox }, courier)
+    (
+        Services { sandboxes, turns, stores, keys, accounts: catalog, clock, delete_terminates_sandbox },
+        courier,
+    )
 }
 
 fn templates(setup: &Setup) -> Templates {
@@ -241,6 +272,13 @@ async fn secret(services: &Services, account: AccountId, scopes: &[KeyScope]) ->
 pub fn ask(method: &str, path: &str, key: &str) -> Builder {
     let request = Request::builder().method(method).uri(path);
     if key.is_empty() { request } else { request.header(AUTHORIZATION, format!("Bearer {key}")) }
+}
+
+/// What another task of the runtime needs some turns for.
+pub async fn settle() {
+    for _ in 0..200 {
+        tokio::task::yield_now().await;
+    }
 }
 
 pub async fn text(response: Response) -> String {

@@ -74,6 +74,7 @@ async fn left(world: &World, conversation: ConversationId, events: Vec<Event>) -
         created_at: now,
         first_event: None,
         lease: None,
+        boot: None,
     };
     world.stores.turns.begin(ME, None, &begin).await.unwrap();
     let ended = Event::AgentEnded { state: TurnState::Completed, error: None, exit_code: Some(0) };

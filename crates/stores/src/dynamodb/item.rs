@@ -8,6 +8,9 @@ use seawall_core::{Error, Result, ports::store::Cursor};
 /// Content of one item. An item may have 400 KB, with its keys and names.
 const PART: usize = 350_000;
 
+/// What a message in one item is taken for where its size is not known.
+const USUAL: u64 = 32 << 10;
+
 /// Where a message is.
 #[derive(Debug)]
 pub struct Place {
@@ -127,6 +130,14 @@ pub fn content(item: &Attributes) -> Result<Content> {
     let count = count.as_n().ok().and_then(|count| count.parse().ok());
     let count = count.ok_or_else(|| Error::internal("an item of DynamoDB has no count of parts"))?;
     Ok(Content::Parts { prefix: text(item, "prefix")?.clone(), count })
+}
+
+/// Estimates the content of an item by its number of parts: DynamoDB does not tell sizes.
+pub fn size(item: &Attributes) -> Result<u64> {
+    let Some(count) = item.get("parts") else { return Ok(USUAL) };
+    let count = count.as_n().ok().and_then(|count| count.parse::<u64>().ok());
+    let count = count.ok_or_else(|| Error::internal("an item of DynamoDB has no count of parts"))?;
+    Ok(count * PART as u64)
 }
 
 /// What a pointer points to.

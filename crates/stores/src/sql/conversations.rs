@@ -5,6 +5,7 @@ use super::{
     db::Tx,
     outbox, sandboxes,
     statement::{Sql, statement},
+    tokens,
     value::{Row, Value, id, maybe_id, page_values, values},
 };
 use async_trait::async_trait;
@@ -16,7 +17,8 @@ use seawall_api::{
 use seawall_core::{
     Error, Result,
     ports::store::{
-        ConversationFilter, Conversations, Cursor, HookUsage, NewConversation, Page, Paged, SortBy, Task,
+        ConversationFilter, Conversations, Cursor, Day, HookUsage, NewConversation, Page, Paged, SortBy,
+        Task, all_tokens,
     },
 };
 
@@ -52,6 +54,7 @@ with_lists! {
         output_tokens, cache_tokens, created_at, updated_at FROM conversations WHERE id = $2 AND account_id = $1"];
     LOCK: ["SELECT id, account_id, organization_id, agent_id, sandbox_id, template, messages_exchanged, input_tokens,
         output_tokens, cache_tokens, created_at, updated_at FROM conversations WHERE id = $2 AND account_id = $1", FOR_UPDATE];
+    COUNT: ["SELECT CAST(COUNT(*) AS BIGINT) FROM conversations WHERE account_id = $1"];
     SET_TEMPLATE: ["UPDATE conversations SET template = $3, updated_at = ", GREATEST, "(updated_at, $4)
         WHERE id = $2 AND account_id = $1"];
     LINK: ["UPDATE conversations SET sandbox_id = $3, updated_at = ", GREATEST, "(updated_at, $4)
@@ -140,6 +143,7 @@ async fn add_usage(tx: &mut Tx, args: &(AccountId, HookUsage)) -> Result<bool> {
     }
     tx.run(ADD_TOTALS, [key, counts].concat()).await?;
     sandboxes::add_usage(tx, *account, used.sandbox_id, &usage).await?;
+    tokens::add(tx, *account, Day::of(used.at), all_tokens(&usage)).await?;
     Ok(true)
 }
 
@@ -183,6 +187,11 @@ impl Conversations for SqlStore {
     async fn get(&self, account: AccountId, wanted: ConversationId) -> Result<Conversation> {
         let row = self.db.row(GET, vec![id(account), id(wanted)]).await?;
         conversation(&row.ok_or_else(|| no_conversation(wanted))?)
+    }
+
+    async fn count(&self, account: AccountId) -> Result<u64> {
+        let row = self.db.row(COUNT, vec![id(account)]).await?;
+        row.map_or(Ok(0), |row| row.count(0))
     }
 
     async fn list(

@@ -5,7 +5,7 @@ use super::{
     db::Tx,
     outbox::receipt,
     statement::statement,
-    value::{Value, id, micros, values},
+    value::{Value, id, json, micros, values},
 };
 use async_trait::async_trait;
 use seawall_api::AccountId;
@@ -24,12 +24,17 @@ statement! {
         WHERE account_id = $1 AND name = $2", FOR_UPDATE];
     RETAKE: ["UPDATE idempotency_keys SET request = $3, receipt = $4, busy_until = ", NOW, " + $5, keep_until = ", NOW, " + $6,
         answer = NULL WHERE account_id = $1 AND name = $2"];
+    RENEW: ["UPDATE idempotency_keys SET busy_until = ", NOW, " + $2, keep_until = ", GREATEST, "(keep_until, ", NOW, " + $3)
+        WHERE answer IS NULL AND receipt IN ", EACH_NUMBER];
     FINISH: ["UPDATE idempotency_keys SET answer = $4 WHERE account_id = $1 AND name = $2 AND receipt = $3 AND answer IS NULL"];
     FINISHED: ["SELECT answer FROM idempotency_keys WHERE account_id = $1 AND name = $2 AND receipt = $3"];
     ABANDON: ["DELETE FROM idempotency_keys WHERE account_id = $1 AND name = $2 AND receipt = $3 AND answer IS NULL"];
+    KEPT: ["SELECT CAST(COUNT(*) AS BIGINT), CAST(COALESCE(SUM(OCTET_LENGTH(answer)), 0) AS BIGINT) FROM idempotency_keys
+        WHERE account_id = $1"];
     CLOSE_ALL: ["UPDATE idempotency_keys SET answer = $1 WHERE answer IS NULL AND busy_until > 0"];
     EXPIRE: ["DELETE FROM idempotency_keys WHERE (account_id, name) IN (SELECT account_id, name FROM idempotency_keys
-        WHERE keep_until <= (SELECT ", NOW, ") ORDER BY keep_until LIMIT $1) AND keep_until <= ", NOW];
+        WHERE keep_until <= (SELECT ", NOW, ") AND answer IS NOT NULL ORDER BY keep_until LIMIT $1)
+        AND keep_until <= ", NOW, " AND answer IS NOT NULL"];
 }
 
 struct Wanted {
@@ -37,14 +42,14 @@ struct Wanted {
     key: String,
     request: [u8; 32],
     receipt: u64,
-    busy: u64,
+    hold: u64,
     keep: u64,
 }
 
 async fn begin(tx: &mut Tx, wanted: &Wanted) -> Result<Begun> {
     let key = vec![id(wanted.account), Value::from(wanted.key.as_str())];
     let all =
-        [key.clone(), values![wanted.request.as_slice(), wanted.receipt, wanted.busy, wanted.keep]].concat();
+        [key.clone(), values![wanted.request.as_slice(), wanted.receipt, wanted.hold, wanted.keep]].concat();
     let ours = Begun::New { receipt: wanted.receipt };
     if tx.run(INSERT, all.clone()).await? == 1 {
         return Ok(ours);
@@ -54,7 +59,7 @@ async fn begin(tx: &mut Tx, wanted: &Wanted) -> Result<Begun> {
         return Err(Error::unavailable("the idempotency key was just given up"));
     };
     let (request, holder, answer) = (row.bytes(0)?, row.count(1)?, row.maybe_bytes(2)?);
-    if !row.flag(4)? {
+    if answer.is_some() && !row.flag(4)? {
         tx.run(RETAKE, all).await?;
         return Ok(ours);
     }
@@ -66,7 +71,7 @@ async fn begin(tx: &mut Tx, wanted: &Wanted) -> Result<Begun> {
         // A call of ours whose answer was lost.
         None if holder == wanted.receipt => Ok(ours),
         None if row.flag(3)? => Ok(Begun::Running),
-        None => tx.run(RETAKE, all).await.map(|_| ours),
+        None => Ok(Begun::Lost),
     }
 }
 
@@ -77,12 +82,17 @@ impl Idempotency for SqlStore {
         account: AccountId,
         key: &str,
         request: &[u8; 32],
-        time: Duration,
+        hold: Duration,
         keep: Duration,
     ) -> Result<Begun> {
-        let (receipt, busy, keep) = (receipt(), micros(time), micros(keep.max(time)));
-        let wanted = Wanted { account, key: key.to_owned(), request: *request, receipt, busy, keep };
+        let (receipt, keep, hold) = (receipt(), micros(keep.max(hold)), micros(hold));
+        let wanted = Wanted { account, key: key.to_owned(), request: *request, receipt, hold, keep };
         self.db.write(wanted, |tx, wanted| Box::pin(begin(tx, wanted))).await
+    }
+
+    async fn renew(&self, receipts: &[u64], hold: Duration, keep: Duration) -> Result<u64> {
+        let values = vec![json(&receipts)?, Value::from(micros(hold)), Value::from(micros(keep.max(hold)))];
+        self.db.run(RENEW, values).await
     }
 
     async fn finish(&self, account: AccountId, key: &str, receipt: u64, answer: &[u8]) -> Result<()> {
@@ -99,6 +109,12 @@ impl Idempotency for SqlStore {
 
     async fn abandon(&self, account: AccountId, key: &str, receipt: u64) -> Result<()> {
         self.db.run(ABANDON, vec![id(account), Value::from(key), Value::from(receipt)]).await.map(drop)
+    }
+
+    async fn kept(&self, account: AccountId) -> Result<(u64, u64)> {
+        let row = self.db.row(KEPT, vec![id(account)]).await?;
+        let row = row.ok_or_else(|| Error::internal("a query without an answer"))?;
+        Ok((row.count(0)?, row.count(1)?))
     }
 
     async fn close_all(&self, answer: &[u8]) -> Result<u64> {

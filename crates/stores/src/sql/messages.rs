@@ -19,6 +19,11 @@ statement! {
         VALUES ($1, $2, $3, $4, $5, $6) ON CONFLICT (account_id, conversation_id, created_at, id)
         DO UPDATE SET revision = excluded.revision, content = excluded.content WHERE excluded.revision > messages.revision"];
     GET: ["SELECT content FROM messages WHERE account_id = $1 AND conversation_id = $2 AND id = $3"];
+    SIZE: ["SELECT CAST(OCTET_LENGTH(content) AS BIGINT) FROM messages WHERE account_id = $1 AND conversation_id = $2 AND id = $3"];
+    OLDEST_SIZES: ["SELECT CAST(OCTET_LENGTH(content) AS BIGINT) FROM messages WHERE account_id = $1 AND conversation_id = $2
+        AND (created_at, id) > ($3, $4) ORDER BY created_at, id LIMIT $5"];
+    NEWEST_SIZES: ["SELECT CAST(OCTET_LENGTH(content) AS BIGINT) FROM messages WHERE account_id = $1 AND conversation_id = $2
+        AND (created_at, id) < ($3, $4) ORDER BY created_at DESC, id DESC LIMIT $5"];
     OLDEST_FIRST: ["SELECT content FROM messages WHERE account_id = $1 AND conversation_id = $2 AND (created_at, id) > ($3, $4)
         ORDER BY created_at, id LIMIT $5"];
     NEWEST_FIRST: ["SELECT content FROM messages WHERE account_id = $1 AND conversation_id = $2 AND (created_at, id) < ($3, $4)
@@ -39,6 +44,10 @@ fn row_of(account: AccountId, message: &Message) -> Result<Vec<Value>> {
 
 fn message(row: &Row) -> Result<Message> {
     row.json(0)
+}
+
+fn no_message(id: MessageId) -> Error {
+    Error::not_found(format!("there is no message {id}"))
 }
 
 pub async fn put(tx: &mut Tx, account: AccountId, message: &Message) -> Result<()> {
@@ -70,7 +79,26 @@ impl Messages for SqlStore {
         wanted: MessageId,
     ) -> Result<Message> {
         let row = self.db.row(GET, vec![id(account), id(conversation), id(wanted)]).await?;
-        message(&row.ok_or_else(|| Error::not_found(format!("there is no message {wanted}")))?)
+        message(&row.ok_or_else(|| no_message(wanted))?)
+    }
+
+    async fn size(&self, account: AccountId, conversation: ConversationId, wanted: MessageId) -> Result<u64> {
+        let row = self.db.row(SIZE, vec![id(account), id(conversation), id(wanted)]).await?;
+        row.ok_or_else(|| no_message(wanted))?.count(0)
+    }
+
+    async fn sizes(
+        &self,
+        account: AccountId,
+        conversation: ConversationId,
+        direction: Direction,
+        page: &Page,
+    ) -> Result<Vec<u64>> {
+        let (sql, beginning): (&'static Sql, _) = match direction {
+            Direction::OldestFirst => (OLDEST_SIZES, Cursor::OLDEST),
+            Direction::NewestFirst => (NEWEST_SIZES, Cursor::NEWEST),
+        };
+        self.sizes_of(sql, vec![id(account), id(conversation)], beginning, page).await
     }
 
     async fn list(

@@ -31,6 +31,10 @@ const MIGRATIONS: &[Migration] = &[
     migration!("0003_turns"),
     migration!("0004_endings"),
     migration!("0005_hooks"),
+    migration!("0006_rounds"),
+    migration!("0007_accounts"),
+    migration!("0008_stored"),
+    migration!("0009_tokens"),
 ];
 
 /// What was done.

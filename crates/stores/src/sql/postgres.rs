@@ -3,6 +3,7 @@
 use super::{
     db::{Tx, Work, postgres_rows, postgres_run},
     errors::from_sqlx,
+    gate::Gate,
     migrate::{self, Migrated},
     statement::Sql,
     value::{Row, Value},
@@ -24,6 +25,7 @@ const CONNECTIONS: u32 = 20;
 #[derive(Debug, Clone)]
 pub struct Postgres {
     pool: PgPool,
+    gate: Gate,
     migrated: Migrated,
 }
 
@@ -55,7 +57,7 @@ impl Postgres {
             // The first statement shows as well whether it lives, and is tried again.
             .test_before_acquire(false)
             .connect_lazy_with(options);
-        Ok(Postgres { pool, migrated: Migrated { from: 0, to: 0 } })
+        Ok(Postgres { pool, gate: Gate::postgres(CONNECTIONS), migrated: Migrated { from: 0, to: 0 } })
     }
 
     pub(super) fn migrated(&self) -> Migrated {
@@ -71,6 +73,7 @@ impl Postgres {
     }
 
     pub(super) async fn rows(&self, sql: &'static Sql, values: Vec<Value>) -> Result<Vec<Row>> {
+        let _share = self.gate.read().await;
         let mut patience = Patience::new();
         loop {
             match self.rows_once(sql, values.clone()).await {
@@ -86,6 +89,7 @@ impl Postgres {
     }
 
     pub(super) async fn run(&self, sql: &'static Sql, values: Vec<Value>) -> Result<u64> {
+        let _share = self.gate.write().await;
         let mut patience = Patience::new();
         loop {
             match self.run_once(sql, values.clone()).await {
@@ -105,6 +109,7 @@ impl Postgres {
         A: Send + Sync,
         T: Send,
     {
+        let _share = self.gate.write().await;
         let mut patience = Patience::new();
         loop {
             match self.write_once(args, work).await {

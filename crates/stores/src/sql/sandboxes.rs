@@ -11,7 +11,10 @@ use jiff::Timestamp;
 use seawall_api::{AccountId, ErrorKind, SandboxId, conversation::Usage};
 use seawall_core::{
     Error, Result,
-    ports::store::{Cursor, Page, Paged, SandboxFilter, SandboxRow, SandboxRows, to_micros},
+    ports::{
+        RecordHead,
+        store::{Cursor, Page, Paged, SandboxFilter, SandboxRow, SandboxRows, merge_metadata, to_micros},
+    },
 };
 use serde_json::{Map, Value as Json};
 
@@ -36,8 +39,15 @@ with_lists! {
         OF_NODE "node = $1 AND state <> 'terminated' AND (created_at, id) > ($2, $3) ORDER BY created_at, id LIMIT $4";
         OF_NO_NODE "node IS NULL AND state <> 'terminated' AND (created_at, id) > ($1, $2) ORDER BY created_at, id LIMIT $3";
     ]
+    SIZES_OF_ACCOUNT: ["SELECT CAST(OCTET_LENGTH(metadata) + OCTET_LENGTH(spec) AS BIGINT) FROM sandboxes WHERE account_id = $1
+        AND state <> 'terminated' AND (created_at, id) < ($2, $3) ORDER BY created_at DESC, id DESC LIMIT $4"];
+    SIZES_BY_STATE: ["SELECT CAST(OCTET_LENGTH(metadata) + OCTET_LENGTH(spec) AS BIGINT) FROM sandboxes WHERE account_id = $1
+        AND state = $2 AND (created_at, id) < ($3, $4) ORDER BY created_at DESC, id DESC LIMIT $5"];
+    SIZES_BY_NAME: ["SELECT CAST(OCTET_LENGTH(metadata) + OCTET_LENGTH(spec) AS BIGINT) FROM sandboxes WHERE account_id = $1
+        AND name = $2 AND state <> 'terminated' AND (created_at, id) < ($3, $4) ORDER BY created_at DESC, id DESC LIMIT $5"];
     INSERT: ["INSERT INTO sandboxes (id, account_id, name, provider, node, template, spec, state, reason, removing, unsynced, unsynced_why, metadata,
-        created_at, started_at, last_used_at, version) VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, 1) ON CONFLICT DO NOTHING"];
+        created_at, started_at, last_used_at, version, timeouts, volume, ended_at) VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $15,
+        $16, $17, $18, 1, $13, $14, CASE WHEN $8 = 'terminated' THEN ", NOW, " END) ON CONFLICT DO NOTHING"];
     GET: ["SELECT id, account_id, name, provider, node, template, spec, state, reason, removing, unsynced, unsynced_why, metadata,
         created_at, started_at, last_used_at, version FROM sandboxes WHERE id = $2 AND account_id = $1"];
     LOCK: ["SELECT id, account_id, name, provider, node, template, spec, state, reason, removing, unsynced, unsynced_why, metadata,
@@ -47,7 +57,9 @@ with_lists! {
     SETTLE: ["UPDATE sandboxes SET version = version WHERE id = $1"];
     TAKEN: ["SELECT account_id FROM sandboxes WHERE id = $1"];
     UPDATE: ["UPDATE sandboxes SET name = $3, provider = $4, node = $5, template = $6, spec = $7, state = $8, reason = $9, removing = $10,
-        unsynced = $11, unsynced_why = $12, started_at = $13, last_used_at = ", GREATEST, "(last_used_at, $14), version = version + 1
+        unsynced = $11, unsynced_why = $12, timeouts = $13, volume = $14, started_at = $15,
+        last_used_at = ", GREATEST, "(last_used_at, $16), version = version + 1,
+        ended_at = CASE WHEN $8 = 'terminated' THEN COALESCE(ended_at, ", NOW, ") END
         WHERE id = $2 AND account_id = $1"];
     SET_METADATA: ["UPDATE sandboxes SET metadata = $3, version = version + 1 WHERE id = $2 AND account_id = $1"];
     TOUCH: ["UPDATE sandboxes SET last_used_at = ", GREATEST, "(last_used_at, $3) WHERE id = $2 AND account_id = $1"];
@@ -108,7 +120,7 @@ fn name_taken(error: Error, row: &SandboxRow) -> Error {
 }
 
 /// What both an insertion and an update write, in their order.
-fn common(row: &SandboxRow) -> Result<[Value; 10]> {
+fn common(row: &SandboxRow) -> Result<[Value; 12]> {
     Ok([
         Value::from(&row.name),
         Value::from(row.provider.as_str()),
@@ -120,6 +132,8 @@ fn common(row: &SandboxRow) -> Result<[Value; 10]> {
         word(&row.removing)?,
         Value::from(row.unsynced.is_some()),
         Value::from(&row.unsynced),
+        json(&row.spec.timeouts)?,
+        Value::from(&row.spec.volume),
     ])
 }
 
@@ -178,12 +192,7 @@ async fn update(tx: &mut Tx, new: &SandboxRow) -> Result<SandboxRow> {
 async fn merge(tx: &mut Tx, args: &(AccountId, SandboxId, Map<String, Json>)) -> Result<SandboxRow> {
     let (account, wanted, changes) = args;
     let mut metadata = locked(tx, *account, *wanted).await?.metadata;
-    for (key, value) in changes {
-        match value {
-            Json::Null => drop(metadata.remove(key)),
-            value => drop(metadata.insert(key.clone(), value.clone())),
-        }
-    }
+    merge_metadata(&mut metadata, changes)?;
     tx.run(SET_METADATA, vec![id(*account), id(*wanted), json(&metadata)?]).await?;
     locked(tx, *account, *wanted).await
 }
@@ -202,6 +211,23 @@ pub(super) async fn add_usage(
 }
 
 impl SqlStore {
+    /// The one column of a statement with these values and a page, as sizes.
+    pub(super) async fn sizes_of(
+        &self,
+        sql: &'static Sql,
+        mut values: Vec<Value>,
+        beginning: Cursor,
+        page: &Page,
+    ) -> Result<Vec<u64>> {
+        page.check()?;
+        values.extend(page_values(page, beginning));
+        let mut sizes: Vec<u64> =
+            self.db.rows(sql, values).await?.iter().map(|row| row.count(0)).collect::<Result<_>>()?;
+        // One more was asked for than the page has.
+        sizes.truncate(page.limit as usize);
+        Ok(sizes)
+    }
+
     /// Rows that a statement finds with these values and a page.
     async fn listed(
         &self,
@@ -240,6 +266,15 @@ impl SandboxRows for SqlStore {
 
     async fn find(&self, wanted: SandboxId) -> Result<Option<SandboxRow>> {
         self.db.row(FIND, vec![id(wanted)]).await?.as_ref().map(sandbox).transpose()
+    }
+
+    async fn sizes(&self, account: AccountId, filter: &SandboxFilter, page: &Page) -> Result<Vec<u64>> {
+        let (sql, values): (&'static Sql, _) = match (&filter.name, filter.state) {
+            (Some(name), None) => (SIZES_BY_NAME, vec![id(account), Value::from(name.as_str())]),
+            (_, Some(state)) => (SIZES_BY_STATE, vec![id(account), Value::from(state.as_str())]),
+            (None, None) => (SIZES_OF_ACCOUNT, vec![id(account)]),
+        };
+        self.sizes_of(sql, values, Cursor::NEWEST, page).await
     }
 
     async fn list(
@@ -290,5 +325,13 @@ impl SandboxRows for SqlStore {
             Some(node) => self.listed(OF_NODE, vec![Value::from(node)], Cursor::OLDEST, page).await,
             None => self.listed(OF_NO_NODE, Vec::new(), Cursor::OLDEST, page).await,
         }
+    }
+
+    async fn heads_of_node(&self, node: Option<&str>, page: &Page) -> Result<Paged<RecordHead>> {
+        self.page_of_heads(node, page).await
+    }
+
+    async fn head(&self, wanted: SandboxId) -> Result<Option<RecordHead>> {
+        self.one_head(wanted).await
     }
 }

@@ -7,6 +7,7 @@
 use super::{
     db::{Tx, Work, sqlite_rows},
     errors::from_sqlx,
+    gate::Gate,
     migrate::{self, Migrated},
     statement::Sql,
     value::{Row, Value},
@@ -46,6 +47,7 @@ pub struct Sqlite {
     path: PathBuf,
     readers: SqlitePool,
     writer: mpsc::Sender<Box<dyn Job>>,
+    gate: Gate,
     migrated: Migrated,
     /// Ends when the writer has.
     done: Arc<Mutex<Option<oneshot::Receiver<()>>>>,
@@ -142,7 +144,8 @@ impl Sqlite {
             let _ = end.send(());
         });
         let done = Arc::new(Mutex::new(Some(done)));
-        Ok(Sqlite { path: path.to_owned(), readers, writer, migrated, done, _lock: None })
+        let gate = Gate::sqlite(READERS);
+        Ok(Sqlite { path: path.to_owned(), readers, writer, gate, migrated, done, _lock: None })
     }
 
     pub fn path(&self) -> &Path {
@@ -150,6 +153,7 @@ impl Sqlite {
     }
 
     pub(super) async fn rows(&self, sql: &'static Sql, values: Vec<Value>) -> Result<Vec<Row>> {
+        let _share = self.gate.read().await;
         let mut connection = self.readers.acquire().await.map_err(from_sqlx)?;
         sqlite_rows(&mut connection, sql.sqlite, values).await.map_err(from_sqlx)
     }
@@ -165,6 +169,7 @@ impl Sqlite {
         A: Send + Sync + 'static,
         T: Send + 'static,
     {
+        let _share = self.gate.write().await;
         let (answer, receive) = oneshot::channel();
         let job = Box::new(Write { args, work, lazy, answer });
         let closed = || Error::unavailable("the database was closed");

@@ -48,6 +48,13 @@ macro_rules! word {
     (postgres NUMBERS) => {
         "generate_series(1, $2) AS n (i)"
     };
+    // The numbers of a list, written as JSON, which is the first parameter.
+    (sqlite EACH_NUMBER) => {
+        "(SELECT CAST(value AS INTEGER) FROM json_each($1))"
+    };
+    (postgres EACH_NUMBER) => {
+        "(SELECT CAST(value AS BIGINT) FROM json_array_elements_text(CAST(CAST($1 AS TEXT) AS JSON)))"
+    };
     ($dialect:ident $text:literal) => {
         $text
     };

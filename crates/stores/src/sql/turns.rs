@@ -6,7 +6,8 @@ use super::{
     db::Tx,
     leases, messages, outbox, sandboxes,
     statement::statement,
-    value::{Row, Value, id, maybe_id, values},
+    tokens,
+    value::{Row, Value, id, maybe_id, page_values, values},
 };
 use async_trait::async_trait;
 use bytes::Bytes;
@@ -17,7 +18,10 @@ use seawall_api::{
 };
 use seawall_core::{
     Error, Result,
-    ports::store::{BeginTurn, Cursor, EndTurn, Fence, Page, Paged, Task, TurnEvent, Turns, to_micros},
+    ports::store::{
+        BeginTurn, Cursor, Day, EndTurn, Fence, Page, Paged, RunningTurn, Task, TurnEvent, Turns, just_after,
+        to_micros,
+    },
 };
 
 statement! {
@@ -29,8 +33,8 @@ statement! {
     // The last number, and whether the turn is there already.
     BEFORE: ["SELECT CAST(COALESCE((SELECT MAX(number) FROM turns WHERE conversation_id = $3), 0) AS BIGINT),
         CAST((SELECT COUNT(*) FROM turns WHERE id = $2 AND account_id = $1) AS BIGINT)"];
-    INSERT: ["INSERT INTO turns (id, account_id, conversation_id, sandbox_id, template, number, state, prompt_id, answer_id, created_at, events)
-        VALUES ($1, $2, $3, $4, $5, $6, 'running', $7, $8, $9, $10)"];
+    INSERT: ["INSERT INTO turns (id, account_id, conversation_id, sandbox_id, template, number, state, prompt_id, answer_id, created_at, events,
+        boot) VALUES ($1, $2, $3, $4, $5, $6, 'running', $7, $8, $9, $10, $11)"];
     COUNT_MESSAGE: ["UPDATE conversations SET messages_exchanged = messages_exchanged + 1, updated_at = ", GREATEST, "(updated_at, $3)
         WHERE id = $2 AND account_id = $1"];
     END: ["UPDATE turns SET state = $3, error = $4, ended_at = $5 WHERE id = $2 AND account_id = $1"];
@@ -48,13 +52,12 @@ statement! {
     SET_EVENTS: ["UPDATE turns SET events = $3, output_offset = ", GREATEST, "(output_offset, $4) WHERE id = $2 AND account_id = $1"];
     EVENTS: ["SELECT e.number, e.data FROM turn_events e WHERE e.turn_id = $2 AND e.number >= $3
         AND EXISTS (SELECT 1 FROM turns t WHERE t.id = $2 AND t.account_id = $1) ORDER BY e.number LIMIT $4"];
-    USED: ["SELECT CAST(COALESCE(SUM(input_tokens), 0) AS BIGINT), CAST(COALESCE(SUM(output_tokens), 0) AS BIGINT),
-        CAST(COALESCE(SUM(cache_tokens), 0) AS BIGINT) FROM turn_usage WHERE account_id = $1 AND created_at >= $2"];
-    USED_BY_HOOKS: ["SELECT CAST(COALESCE(SUM(input_tokens), 0) AS BIGINT), CAST(COALESCE(SUM(output_tokens), 0) AS BIGINT),
-        CAST(COALESCE(SUM(cache_tokens), 0) AS BIGINT) FROM hook_usage WHERE account_id = $1 AND created_at >= $2"];
-    RUNNING: ["SELECT t.id, t.conversation_id, t.sandbox_id, t.template, t.number, t.state, t.error, t.prompt_id, t.answer_id,
-        t.output_offset, t.events, t.created_at, t.ended_at, t.account_id, u.input_tokens, u.output_tokens, u.cache_tokens, t.cancel_at
-        FROM turns t LEFT JOIN turn_usage u ON u.turn_id = t.id WHERE t.state = 'running' ORDER BY t.created_at, t.id LIMIT $1"];
+    RUNNING: ["SELECT id, account_id, sandbox_id, created_at FROM turns WHERE state = 'running' AND (created_at, id) > ($1, $2)
+        ORDER BY created_at, id LIMIT $3"];
+    RUNNING_IN: ["SELECT id FROM turns WHERE account_id = $1 AND sandbox_id = $2 AND state = 'running'"];
+    BOOT: ["SELECT boot FROM turns WHERE id = $2 AND account_id = $1"];
+    EVENT_SIZES: ["SELECT CAST(OCTET_LENGTH(e.data) AS BIGINT) FROM turn_events e WHERE e.turn_id = $2 AND e.number >= $3
+        AND EXISTS (SELECT 1 FROM turns t WHERE t.id = $2 AND t.account_id = $1) ORDER BY e.number LIMIT $4"];
 }
 
 fn turn(row: &Row) -> Result<Turn> {
@@ -82,6 +85,15 @@ fn turn(row: &Row) -> Result<Turn> {
         created_at: row.time(11)?,
         ended_at: row.maybe_time(12)?,
         cancelling: row.maybe_int(17)?.is_some(),
+    })
+}
+
+fn running(row: &Row) -> Result<RunningTurn> {
+    Ok(RunningTurn {
+        id: row.id(0)?,
+        account_id: row.id(1)?,
+        sandbox_id: row.maybe_id(2)?,
+        created_at: row.time(3)?,
     })
 }
 
@@ -115,7 +127,7 @@ async fn begin(tx: &mut Tx, args: &Args<BeginTurn>) -> Result<Turn> {
     let key = || vec![id(account), id(new.id)];
     leases::check(tx, args.fence.as_ref()).await?;
     // Turns of one conversation come one after the other from here on.
-    lock(tx, account, new.conversation_id).await?;
+    let conversation = lock(tx, account, new.conversation_id).await?;
     let before = tx.row(BEFORE, [key(), vec![id(new.conversation_id)]].concat()).await?;
     let before = before.ok_or_else(|| Error::internal("a query without an answer"))?;
     if before.count(1)? > 0 {
@@ -123,6 +135,7 @@ async fn begin(tx: &mut Tx, args: &Args<BeginTurn>) -> Result<Turn> {
         return same_turn(new, turn(&there.ok_or_else(|| no_turn(new.id))?)?);
     }
     let number = before.count(0)? + 1;
+    let new = &behind(&conversation, new);
     insert(tx, account, number, new).await?;
     let counted = vec![id(account), id(new.conversation_id), Value::from(new.created_at)];
     tx.run(COUNT_MESSAGE, counted).await?;
@@ -132,6 +145,16 @@ async fn begin(tx: &mut Tx, args: &Args<BeginTurn>) -> Result<Turn> {
         leases::acquire(tx, &lease.name, &lease.holder, lease.time).await?;
     }
     Ok(begun(number, new))
+}
+
+/// A turn with times behind all that was said in its conversation.
+fn behind(conversation: &Conversation, new: &BeginTurn) -> BeginTurn {
+    if conversation.stats.messages_exchanged == 0 {
+        return new.clone();
+    }
+    let least = just_after(conversation.updated_at);
+    let prompt = Message { created_at: to_micros(new.prompt.created_at).max(least), ..new.prompt.clone() };
+    BeginTurn { created_at: to_micros(new.created_at).max(least), prompt, ..new.clone() }
 }
 
 async fn insert(tx: &mut Tx, account: AccountId, number: u64, new: &BeginTurn) -> Result<()> {
@@ -146,6 +169,7 @@ async fn insert(tx: &mut Tx, account: AccountId, number: u64, new: &BeginTurn) -
         id(new.answer_id),
         Value::from(new.created_at),
         Value::from(new.first_event.is_some()),
+        Value::from(&new.boot),
     ];
     match tx.run(INSERT, values).await {
         Err(error) if error.kind() == ErrorKind::AlreadyExists => {
@@ -220,6 +244,7 @@ async fn end(tx: &mut Tx, args: &Args<EndTurn>) -> Result<Conversation> {
         if let Some(sandbox) = sandbox {
             sandboxes::add_usage(tx, account, sandbox, &end.usage).await?;
         }
+        tokens::close(tx, account, end.id, &end.usage, Day::of(end.ended_at)).await?;
         if let Some(answer) = &end.answer {
             args.store(tx, answer).await?;
         }
@@ -340,6 +365,11 @@ impl Turns for SqlStore {
         self.db.write_lazily(args, |tx, args| Box::pin(append_events(tx, args))).await
     }
 
+    async fn event_sizes(&self, account: AccountId, turn: TurnId, from: u64, limit: u32) -> Result<Vec<u64>> {
+        let values = vec![id(account), id(turn), Value::from(from), Value::from(limit)];
+        self.db.rows(EVENT_SIZES, values).await?.iter().map(|row| row.count(0)).collect()
+    }
+
     async fn events(
         &self,
         account: AccountId,
@@ -356,20 +386,21 @@ impl Turns for SqlStore {
         rows.iter().map(|row| Ok(TurnEvent { number: row.count(0)?, data: row.bytes(1)?.into() })).collect()
     }
 
-    async fn used_since(&self, account: AccountId, since: Timestamp) -> Result<Usage> {
-        let mut used = Usage::default();
-        for sql in [USED, USED_BY_HOOKS] {
-            let Some(row) = self.db.row(sql, vec![id(account), Value::from(since)]).await? else { continue };
-            used.input_tokens += row.count(0)?;
-            used.output_tokens += row.count(1)?;
-            used.cache_tokens += row.count(2)?;
-        }
-        Ok(used)
+    async fn running(&self, page: &Page) -> Result<Paged<RunningTurn>> {
+        page.check()?;
+        let rows = self.db.rows(RUNNING, page_values(page, Cursor::OLDEST).to_vec()).await?;
+        let found = rows.iter().map(running).collect::<Result<Vec<_>>>()?;
+        Ok(Paged::cut(found, page.limit, |turn| Cursor::at(turn.created_at, turn.id.as_uuid().as_u128())))
     }
 
-    async fn running(&self, limit: u32) -> Result<Vec<(AccountId, Turn)>> {
-        let rows = self.db.rows(RUNNING, values![limit]).await?;
-        rows.iter().map(|row| Ok((row.id(13)?, turn(row)?))).collect()
+    async fn running_in(&self, account: AccountId, sandbox: SandboxId) -> Result<Option<TurnId>> {
+        let row = self.db.row(RUNNING_IN, vec![id(account), id(sandbox)]).await?;
+        row.map(|row| row.id(0)).transpose()
+    }
+
+    async fn boot(&self, account: AccountId, wanted: TurnId) -> Result<Option<String>> {
+        let row = self.db.row(BOOT, vec![id(account), id(wanted)]).await?;
+        row.ok_or_else(|| no_turn(wanted))?.maybe_text(0)
     }
 }
 

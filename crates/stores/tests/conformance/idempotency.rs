@@ -12,13 +12,16 @@ cases!("idempotency";
     a_repeat_gets_the_first_answer;
     another_request_under_the_key_is_a_conflict;
     of_many_at_once_one_does_it;
-    whoever_died_is_taken_over_and_cannot_finish;
+    k6_a_call_that_went_silent_is_never_taken_over;
+    k6_a_renewed_hold_lasts_whatever_its_length;
+    k6_a_call_without_an_answer_is_not_forgotten;
     what_was_given_up_is_free;
     answers_are_forgotten_in_time;
     keys_are_an_accounts_own;
 );
 
 const LONG: Duration = Duration::from_secs(60);
+const SHORT: Duration = Duration::from_millis(1);
 const REQUEST: [u8; 32] = [1; 32];
 
 async fn take(cx: &Cx, key: &str, time: Duration) -> Result<u64> {
@@ -60,18 +63,58 @@ async fn of_many_at_once_one_does_it(cx: Cx) -> Result<()> {
     Ok(())
 }
 
-async fn whoever_died_is_taken_over_and_cannot_finish(cx: Cx) -> Result<()> {
-    let dead = take(&cx, "k", Duration::from_millis(1)).await?;
-    let second = loop {
-        if let Begun::New { receipt } = again(&cx, "k").await? {
-            break receipt;
+/// As soon as the hold has ended.
+async fn lost(cx: &Cx, key: &str) -> Result<()> {
+    loop {
+        match again(cx, key).await? {
+            Begun::Running => tokio::task::yield_now().await,
+            Begun::Lost => return Ok(()),
+            other => bail!("{other:?}"),
         }
-        tokio::task::yield_now().await;
-    };
-    ensure_kind(cx.stores.idempotency.finish(cx.account, "k", dead, b"late").await, ErrorKind::Conflict)?;
-    cx.stores.idempotency.abandon(cx.account, "k", dead).await?;
-    cx.stores.idempotency.finish(cx.account, "k", second, b"done").await?;
+    }
+}
+
+async fn k6_a_call_that_went_silent_is_never_taken_over(cx: Cx) -> Result<()> {
+    let keys = &cx.stores.idempotency;
+    let late = take(&cx, "k", SHORT).await?;
+    lost(&cx, "k").await?;
+    ensure!(again(&cx, "k").await? == Begun::Lost, "asking again changes nothing");
+    ensure_kind(keys.begin(cx.account, "k", &[2; 32], LONG, LONG).await, ErrorKind::Conflict)?;
+    // It was slow, and not dead.
+    keys.finish(cx.account, "k", late, b"done").await?;
     ensure!(again(&cx, "k").await? == Begun::Done(b"done".as_slice().into()));
+    let late = take(&cx, "free", SHORT).await?;
+    lost(&cx, "free").await?;
+    keys.abandon(cx.account, "free", late).await?;
+    take(&cx, "free", LONG).await?;
+    Ok(())
+}
+
+async fn k6_a_renewed_hold_lasts_whatever_its_length(cx: Cx) -> Result<()> {
+    let keys = &cx.stores.idempotency;
+    let (one, two) = (take(&cx, "one", SHORT).await?, take(&cx, "two", SHORT).await?);
+    let done = take(&cx, "done", SHORT).await?;
+    keys.finish(cx.account, "done", done, b"x").await?;
+    lost(&cx, "one").await?;
+    lost(&cx, "two").await?;
+    ensure!(keys.renew(&[], LONG, LONG).await? == 0);
+    ensure!(keys.renew(&[one, done, 7], LONG, LONG).await? == 1, "only what is held can be renewed");
+    ensure!(again(&cx, "one").await? == Begun::Running && again(&cx, "two").await? == Begun::Lost);
+    ensure!(keys.renew(&[one, two], LONG, LONG).await? == 2);
+    ensure!(again(&cx, "two").await? == Begun::Running);
+    Ok(())
+}
+
+async fn k6_a_call_without_an_answer_is_not_forgotten(cx: Cx) -> Result<()> {
+    let keys = &cx.stores.idempotency;
+    let Begun::New { receipt } = keys.begin(cx.account, "k", &REQUEST, SHORT, SHORT).await? else {
+        bail!("it is new");
+    };
+    lost(&cx, "k").await?;
+    ensure!(keys.expire(10).await? == 0);
+    ensure!(again(&cx, "k").await? == Begun::Lost);
+    keys.finish(cx.account, "k", receipt, b"x").await?;
+    ensure!(keys.expire(10).await? == 1);
     Ok(())
 }
 
@@ -83,9 +126,10 @@ async fn what_was_given_up_is_free(cx: Cx) -> Result<()> {
 }
 
 async fn answers_are_forgotten_in_time(cx: Cx) -> Result<()> {
-    let short = Duration::from_millis(1);
     for key in ["a", "b"] {
-        cx.stores.idempotency.begin(cx.account, key, &REQUEST, short, short).await?;
+        let begun = cx.stores.idempotency.begin(cx.account, key, &REQUEST, SHORT, SHORT).await?;
+        let Begun::New { receipt } = begun else { bail!("{begun:?}") };
+        cx.stores.idempotency.finish(cx.account, key, receipt, b"x").await?;
     }
     take(&cx, "kept", LONG).await?;
     let mut gone = 0;

@@ -27,7 +27,7 @@ impl Cx {
         let [account, stranger] = [AccountId::generate(), AccountId::generate()];
         for (id, name) in [(account, "one"), (stranger, "other")] {
             let settings = serde_json::Map::new();
-            stores.accounts.create(&Account { id, name: name.into(), settings, created_at: now() }).await?;
+            stores.accounts.create(&Account::new(id, name.into(), settings, now())).await?;
         }
         Ok(Cx { stores, account, stranger, _substrate: substrate })
     }
@@ -90,6 +90,7 @@ pub fn begin(conversation: ConversationId) -> BeginTurn {
         created_at: now(),
         first_event: None,
         lease: None,
+        boot: None,
     }
 }
 

@@ -1,7 +1,7 @@
 use super::{kit::Cx, suite::cases};
-use anyhow::{Result, ensure};
+use anyhow::{Result, bail, ensure};
 use futures::future::join_all;
-use seawall_core::ports::store::Lease;
+use seawall_core::ports::store::{Lease, Takeover};
 use std::time::Duration;
 
 cases!("leases";
@@ -11,6 +11,9 @@ cases!("leases";
     a_new_holder_has_a_larger_epoch;
     what_ended_cannot_be_renewed;
     what_was_given_back_is_free_and_its_epoch_spent;
+    a_lease_that_ended_is_its_holders_until_another_takes_it;
+    a_holder_that_starts_again_replaces_its_own;
+    another_is_told_who_has_it_and_for_how_long;
 );
 
 const LONG: Duration = Duration::from_secs(60);
@@ -95,5 +98,52 @@ async fn what_was_given_back_is_free_and_its_epoch_spent(cx: Cx) -> Result<()> {
     ensure!(!cx.stores.leases.holds(&first.fence()).await?);
     let again = cx.stores.leases.acquire("l", "one", LONG).await?.unwrap();
     ensure!(again.epoch > first.epoch);
+    Ok(())
+}
+
+/// As a database's clock that jumps ahead lets all of them end.
+async fn a_lease_that_ended_is_its_holders_until_another_takes_it(cx: Cx) -> Result<()> {
+    let leases = &cx.stores.leases;
+    let lease = leases.acquire("l", "one", SHORT).await?.unwrap();
+    tokio::time::sleep(Duration::from_millis(5)).await;
+    ensure!(leases.holds(&lease.fence()).await? && leases.renew(&lease, SHORT).await?);
+    tokio::time::sleep(Duration::from_millis(5)).await;
+    let other = leases.acquire("l", "two", LONG).await?.unwrap();
+    ensure!(other.epoch == lease.epoch + 1);
+    ensure!(!leases.holds(&lease.fence()).await? && !leases.renew(&lease, LONG).await?);
+    leases.release(&other).await?;
+    ensure!(!leases.renew(&other, LONG).await?, "what was given back is nobody's");
+    Ok(())
+}
+
+async fn a_holder_that_starts_again_replaces_its_own(cx: Cx) -> Result<()> {
+    let leases = &cx.stores.leases;
+    let Takeover::Ours(first) = leases.take_over("server", "node", LONG).await? else { bail!("it is free") };
+    let Takeover::Ours(second) = leases.take_over("server", "node", LONG).await? else { bail!("it is ours") };
+    ensure!(second.epoch == first.epoch + 1);
+    ensure!(!leases.renew(&first, LONG).await?, "the one before has lost it");
+    ensure!(leases.renew(&second, LONG).await?);
+    Ok(())
+}
+
+async fn another_is_told_who_has_it_and_for_how_long(cx: Cx) -> Result<()> {
+    let leases = &cx.stores.leases;
+    let Takeover::Ours(lease) = leases.take_over("server", "node", LONG).await? else { bail!("it is free") };
+    match leases.take_over("server", "other", LONG).await? {
+        Takeover::Held { holder, left } => {
+            ensure!(holder == "node" && left > LONG / 2 && left <= LONG, "{holder} {left:?}");
+        }
+        taken => bail!("{taken:?}"),
+    }
+    ensure!(leases.renew(&lease, SHORT).await?);
+    let other = loop {
+        match leases.take_over("server", "other", LONG).await? {
+            Takeover::Ours(other) => break other,
+            Takeover::Held { .. } => tokio::task::yield_now().await,
+        }
+    };
+    ensure!(other.epoch > lease.epoch && !leases.renew(&lease, LONG).await?);
+    leases.release(&other).await?;
+    ensure!(matches!(leases.take_over("server", "node", LONG).await?, Takeover::Ours(_)));
     Ok(())
 }

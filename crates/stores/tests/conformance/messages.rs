@@ -15,6 +15,7 @@ cases!("messages";
     m1_messages_are_in_order_and_paged_both_ways;
     m1_times_of_one_microsecond_are_told_apart;
     m1_large_messages_survive;
+    sizes_are_told_before_messages_are_read;
     an_older_revision_replaces_nothing;
     storing_twice_is_storing_once;
     deleting_takes_one_conversation;
@@ -142,6 +143,19 @@ async fn an_older_revision_replaces_nothing(cx: Cx) -> Result<()> {
     let found = cx.stores.messages.get(cx.account, id, first.id).await?;
     ensure!((found.body.as_str(), found.revision) == ("five", 5));
     Ok(())
+}
+
+async fn sizes_are_told_before_messages_are_read(cx: Cx) -> Result<()> {
+    let (store, id) = (&cx.stores.messages, ConversationId::generate());
+    let small = Message { created_at: at(1), ..message(id, None, Role::User, "short") };
+    let large = Message { created_at: at(2), ..message(id, None, Role::User, &"é".repeat(500_000)) };
+    store.put(cx.account, &[small.clone(), large.clone()]).await?;
+    let sizes = store.sizes(cx.account, id, Direction::OldestFirst, &Page::first(9)).await?;
+    ensure!(sizes.len() == 2 && sizes[0] < 100_000 && sizes[1] >= 1_000_000, "{sizes:?}");
+    let newest = store.sizes(cx.account, id, Direction::NewestFirst, &Page::first(1)).await?;
+    ensure!(newest == sizes[1..]);
+    ensure!(store.size(cx.account, id, large.id).await? == sizes[1]);
+    ensure_kind(store.size(cx.account, id, MessageId::generate()).await, ErrorKind::NotFound)
 }
 
 async fn storing_twice_is_storing_once(cx: Cx) -> Result<()> {

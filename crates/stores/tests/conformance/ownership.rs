@@ -11,8 +11,8 @@ use seawall_api::{
     conversation::{Role, Usage},
 };
 use seawall_core::ports::store::{
-    Begun, ConversationFilter, Direction, HookOutcome, HookRun, HookUsage, NewConversation, Page,
-    SandboxFilter, SandboxRow, Session, SessionScope,
+    Begun, ConversationFilter, Day, Direction, HookOutcome, HookRun, HookUsage, KeyLimits, NewConversation,
+    Page, SandboxFilter, SandboxRow, Session, SessionScope, TokenCharge, TokenTotals,
 };
 use serde_json::{Map, json};
 use std::{collections::BTreeSet, time::Duration};
@@ -20,7 +20,7 @@ use std::{collections::BTreeSet, time::Duration};
 cases!("ownership"; c7_no_method_reaches_anothers_rows; c7_every_method_is_accounted_for;);
 
 /// The sources of the ports.
-const SOURCES: [&str; 10] = [
+const SOURCES: &[&str] = &[
     include_str!("../../../core/src/ports/store/accounts.rs"),
     include_str!("../../../core/src/ports/store/conversations.rs"),
     include_str!("../../../core/src/ports/store/hook_runs.rs"),
@@ -30,16 +30,23 @@ const SOURCES: [&str; 10] = [
     include_str!("../../../core/src/ports/store/outbox.rs"),
     include_str!("../../../core/src/ports/store/sandboxes.rs"),
     include_str!("../../../core/src/ports/store/sessions.rs"),
+    include_str!("../../../core/src/ports/store/stored.rs"),
+    include_str!("../../../core/src/ports/store/tokens.rs"),
     include_str!("../../../core/src/ports/store/turns.rs"),
 ];
 
 /// Methods of the server itself, and why they need no owner.
-const SERVERS: [(&str, &str); 26] = [
+const SERVERS: &[(&str, &str)] = &[
     ("Accounts::create", "makes the owner"),
     ("Accounts::get", "the account is the row"),
     ("Accounts::list", "for operators, by the scope of their key"),
     ("Accounts::set_settings", "the account is the row"),
+    ("Accounts::set_suspended", "the account is the row"),
+    ("Accounts::begin_deletion", "the account is the row"),
+    ("Accounts::erase", "the account is the row"),
+    ("Accounts::remove", "the account is the row"),
     ("Accounts::find_key", "finds out who the owner is"),
+    ("Accounts::good_keys", "ends what keys have open, whoever's they are, and shows nothing of them"),
     ("Turns::running", "a server that starts takes up everybody's turns"),
     ("SandboxRows::insert", "the row names its owner"),
     ("SandboxRows::insert_soon", "the row names its owner"),
@@ -55,6 +62,7 @@ const SERVERS: [(&str, &str); 26] = [
     ("Outbox::done", "by a receipt that only its taker has"),
     ("Outbox::failed", "by a receipt that only its taker has"),
     ("Outbox::waiting", "a count for operators"),
+    ("Stored::all_places", "rounds of the server look after everybody's versions"),
     ("Leases::acquire", "names are the server's"),
     ("Leases::acquire_soon", "names are the server's"),
     ("Leases::renew", "names are the server's"),
@@ -64,12 +72,13 @@ const SERVERS: [(&str, &str); 26] = [
 ];
 
 /// Methods that a stranger tries below.
-const OWNED: [&str; 38] = [
+const OWNED: &[&str] = &[
     "Accounts::keys",
     "Accounts::revoke_key",
     "Accounts::touch_key",
     "Conversations::ensure",
     "Conversations::get",
+    "Conversations::count",
     "Conversations::list",
     "Conversations::set_template",
     "Conversations::link",
@@ -79,16 +88,20 @@ const OWNED: [&str; 38] = [
     "Turns::end",
     "Turns::request_cancel",
     "Turns::save_answer",
-    "Turns::used_since",
+    "Tokens::charge",
     "Turns::get",
     "Turns::list",
     "Turns::append_events",
+    "Turns::event_sizes",
     "Turns::events",
     "Messages::put",
     "Messages::get",
+    "Messages::size",
+    "Messages::sizes",
     "Messages::list",
     "Messages::delete_all",
     "SandboxRows::get",
+    "SandboxRows::sizes",
     "SandboxRows::list",
     "SandboxRows::update",
     "SandboxRows::merge_metadata",
@@ -103,6 +116,12 @@ const OWNED: [&str; 38] = [
     "Idempotency::begin",
     "Idempotency::finish",
     "Idempotency::abandon",
+    "Stored::add",
+    "Stored::set",
+    "Stored::total",
+    "Stored::places",
+    "Stored::forget",
+    "Idempotency::kept",
 ];
 
 /// `Trait::method` of every source.
@@ -140,7 +159,8 @@ async fn c7_no_method_reaches_anothers_rows(cx: Cx) -> Result<()> {
     turns_and_messages(&cx).await?;
     sandboxes(&cx).await?;
     sessions_and_runs(&cx).await?;
-    idempotency(&cx).await
+    idempotency(&cx).await?;
+    stored(&cx).await
 }
 
 async fn keys(cx: &Cx) -> Result<()> {
@@ -156,7 +176,7 @@ async fn keys(cx: &Cx) -> Result<()> {
         last_used_at: None,
     };
     let store = &cx.stores.accounts;
-    store.add_key(&key, &[3; 32]).await?;
+    store.add_key(&key, &[3; 32], &KeyLimits::NONE).await?;
     ensure!(store.keys(cx.stranger).await?.is_empty());
     ensure_kind(store.revoke_key(cx.stranger, key.id, now()).await, ErrorKind::NotFound)?;
     ensure_kind(store.touch_key(cx.stranger, key.id, now()).await, ErrorKind::NotFound)?;
@@ -185,6 +205,7 @@ async fn conversations(cx: &Cx) -> Result<()> {
     };
     ensure_kind(store.add_usage(stranger, &used).await, ErrorKind::NotFound)?;
     store.delete(stranger, id).await?;
+    ensure!(store.count(stranger).await? == 0 && store.count(cx.account).await? == 1);
     let all = ConversationFilter::default();
     ensure!(store.list(stranger, &all, &Page::first(9)).await?.items.is_empty());
     ensure!(store.get(cx.account, id).await? == before);
@@ -207,6 +228,7 @@ async fn turns_and_messages(cx: &Cx) -> Result<()> {
     ensure_kind(appended, ErrorKind::NotFound)?;
     turns.append_events(cx.account, None, turn.id, 0, &["ours".into()], 1).await?;
     ensure_kind(turns.events(stranger, turn.id, 0, 9).await, ErrorKind::NotFound)?;
+    ensure!(turns.event_sizes(stranger, turn.id, 0, 9).await.unwrap_or_default().is_empty());
     ensure!(turns.list(stranger, id, &Page::first(9)).await?.items.is_empty());
     // A turn of a stranger's own, under the id of ours.
     let theirs = conversation();
@@ -214,12 +236,16 @@ async fn turns_and_messages(cx: &Cx) -> Result<()> {
     let mut same = begin(theirs.id);
     (same.id, same.prompt.turn_id) = (turn.id, Some(turn.id));
     ensure_kind(turns.begin(stranger, None, &same).await, ErrorKind::Conflict)?;
-    let (other, long_ago) = (cx.conversation().await?, jiff::Timestamp::UNIX_EPOCH);
-    turns.end(cx.account, None, &end(&cx.turn(other).await?)).await?;
-    ensure!(turns.used_since(stranger, long_ago).await? == Usage::default());
-    ensure!(turns.used_since(cx.account, long_ago).await? != Usage::default());
+    let (tokens, today) = (&cx.stores.tokens, Day::of(now()));
+    let ours = TokenCharge { day: today, turn: turn.id, run: 1, tokens: 9 };
+    tokens.charge(cx.account, &[ours], today).await?;
+    let theirs = TokenCharge { tokens: 5, ..ours };
+    ensure!(tokens.charge(stranger, &[theirs], today).await? == TokenTotals { day: 5, month: 5 });
+    ensure!(tokens.charge(cx.account, &[], today).await? == TokenTotals { day: 9, month: 9 });
     let messages = &cx.stores.messages;
     ensure_kind(messages.get(stranger, id, turn.prompt_id).await, ErrorKind::NotFound)?;
+    ensure_kind(messages.size(stranger, id, turn.prompt_id).await, ErrorKind::NotFound)?;
+    ensure!(messages.sizes(stranger, id, Direction::NewestFirst, &Page::first(9)).await?.is_empty());
     ensure!(messages.list(stranger, id, Direction::NewestFirst, &Page::first(9)).await?.items.is_empty());
     messages.put(stranger, &[answer]).await?;
     messages.delete_all(stranger, id).await?;
@@ -239,6 +265,7 @@ async fn sandboxes(cx: &Cx) -> Result<()> {
     ensure_kind(store.touch(stranger, row.id, now()).await, ErrorKind::NotFound)?;
     store.remove(stranger, row.id).await?;
     ensure!(store.list(stranger, &SandboxFilter::default(), &Page::first(9)).await?.items.is_empty());
+    ensure!(store.sizes(stranger, &SandboxFilter::default(), &Page::first(9)).await?.is_empty());
     ensure!(store.get(cx.account, row.id).await? == row);
     Ok(())
 }
@@ -280,6 +307,17 @@ async fn sessions_and_runs(cx: &Cx) -> Result<()> {
     Ok(())
 }
 
+async fn stored(cx: &Cx) -> Result<()> {
+    let store = &cx.stores.stored;
+    store.add(cx.account, "p", 7).await?;
+    ensure!(store.total(cx.stranger).await? == 0 && store.places(cx.stranger, None, 9).await?.is_empty());
+    store.add(cx.stranger, "p", -7).await?;
+    store.set(cx.stranger, "p", 1).await?;
+    store.forget(cx.stranger, "p").await?;
+    ensure!(store.total(cx.account).await? == 7);
+    Ok(())
+}
+
 async fn idempotency(cx: &Cx) -> Result<()> {
     let (store, long) = (&cx.stores.idempotency, Duration::from_secs(60));
     let Begun::New { receipt } = store.begin(cx.account, "k", &[1; 32], long, long).await? else {
@@ -287,6 +325,7 @@ async fn idempotency(cx: &Cx) -> Result<()> {
     };
     let theirs = store.begin(cx.stranger, "k", &[2; 32], long, long).await?;
     ensure!(matches!(theirs, Begun::New { .. }));
+    ensure!(store.kept(cx.stranger).await? == (1, 0));
     ensure_kind(store.finish(cx.stranger, "k", receipt, b"theirs").await, ErrorKind::Conflict)?;
     store.abandon(cx.stranger, "k", receipt).await?;
     ensure!(store.begin(cx.account, "k", &[1; 32], long, long).await? == Begun::Running);

@@ -6,11 +6,11 @@ use anyhow::{Result, ensure};
 use futures::future::join_all;
 use seawall_api::{
     ErrorKind, HookRunId, SandboxId, TurnId,
-    sandbox::{EndReason, Limits, SandboxSpec, SandboxState},
+    sandbox::{EndReason, Limits, SandboxSpec, SandboxState, Timeouts},
 };
 use seawall_core::ports::{
     Volumes,
-    store::{HookOutcome, HookRun, Page, SandboxFilter, SandboxRow},
+    store::{HookOutcome, HookRun, MAX_METADATA, MAX_METADATA_KEYS, Page, SandboxFilter, SandboxRow},
 };
 use serde_json::json;
 
@@ -20,9 +20,12 @@ cases!("sandboxes";
     v3_a_row_changes_only_from_what_was_read;
     v3_of_many_changes_at_once_each_is_seen_or_refused;
     v6_metadata_is_merged_whatever_others_do;
+    k5_metadata_has_a_bound_that_holds_for_merges_at_once;
+    sizes_are_told_before_rows_are_read;
     use_is_noted_forward_and_changes_no_version;
     lists_are_filtered_and_paged;
     a_node_finds_its_own;
+    rounds_read_heads_of_rows;
     v2_what_was_ended_is_kept_and_not_in_the_way;
     v2_of_what_was_ended_nothing_is_a_nodes;
     v2_what_was_ended_can_be_made_again;
@@ -117,6 +120,45 @@ async fn v6_metadata_is_merged_whatever_others_do(cx: Cx) -> Result<()> {
     ensure_kind(stranger, ErrorKind::NotFound)
 }
 
+async fn k5_metadata_has_a_bound_that_holds_for_merges_at_once(cx: Cx) -> Result<()> {
+    let row = cx.stores.sandboxes.insert(&sandbox(cx.account)).await?;
+    let merge = async |changes: serde_json::Value| {
+        cx.stores.sandboxes.merge_metadata(cx.account, row.id, changes.as_object().unwrap()).await
+    };
+    // Each alone would fit.
+    let large = "x".repeat(MAX_METADATA / 3);
+    let done = join_all((0..6).map(|number| merge(json!({format!("key-{number}"): large})))).await;
+    ensure!(done.iter().filter(|done| done.is_ok()).count() == 2, "{}", done.len());
+    let refused = done.into_iter().find_map(Result::err).unwrap();
+    ensure!((refused.kind(), refused.code()) == (ErrorKind::TooLarge, "metadata_too_large"), "{refused:?}");
+    // What the service notes is never refused, and what becomes smaller neither.
+    merge(json!({"last_place": "x".repeat(MAX_METADATA)})).await?;
+    let there = cx.stores.sandboxes.get(cx.account, row.id).await?.metadata;
+    let mine: Vec<_> = there.keys().filter(|key| key.starts_with("key-")).cloned().collect();
+    merge(json!({mine[0].clone(): null})).await?;
+    let many: serde_json::Map<_, _> = (0..=MAX_METADATA_KEYS).map(|n| (format!("k{n}"), json!(1))).collect();
+    ensure_kind(merge(json!(many)).await, ErrorKind::TooLarge)
+}
+
+async fn sizes_are_told_before_rows_are_read(cx: Cx) -> Result<()> {
+    let store = &cx.stores.sandboxes;
+    for size in [10, 5000] {
+        let row = store.insert(&SandboxRow { created_at: at(size), ..sandbox(cx.account) }).await?;
+        let text = "é".repeat(usize::try_from(size)?);
+        store.merge_metadata(cx.account, row.id, json!({"text": text}).as_object().unwrap()).await?;
+    }
+    let sizes = store.sizes(cx.account, &SandboxFilter::default(), &Page::first(9)).await?;
+    // Newest first, in bytes.
+    ensure!(sizes.len() == 2 && sizes[0] >= 10_000 && sizes[1] < 1000, "{sizes:?}");
+    let one = store.sizes(cx.account, &SandboxFilter::default(), &Page::first(1)).await?;
+    ensure!(one == sizes[..1]);
+    let none = SandboxFilter { state: Some(SandboxState::Lost), ..SandboxFilter::default() };
+    ensure!(store.sizes(cx.account, &none, &Page::first(9)).await?.is_empty());
+    let named = SandboxFilter { name: Some("x".into()), ..SandboxFilter::default() };
+    ensure!(store.sizes(cx.account, &named, &Page::first(9)).await?.is_empty());
+    Ok(())
+}
+
 async fn use_is_noted_forward_and_changes_no_version(cx: Cx) -> Result<()> {
     let row = cx.stores.sandboxes.insert(&SandboxRow { last_used_at: at(1), ..sandbox(cx.account) }).await?;
     for second in [5, 3] {
@@ -175,6 +217,49 @@ async fn a_node_finds_its_own(cx: Cx) -> Result<()> {
     let rest = cx.stores.sandboxes.of_node(Some("a"), &Page::first(1).after(first.next.unwrap())).await?;
     ensure!(rest.items == [made[3].clone()] && rest.next.is_none());
     ensure!(cx.stores.sandboxes.of_node(None, &Page::first(9)).await?.items == [made[2].clone()]);
+    Ok(())
+}
+
+/// What a user put into a row is not part of it, and what rounds decide by is.
+async fn rounds_read_heads_of_rows(cx: Cx) -> Result<()> {
+    let store = &cx.stores.sandboxes;
+    let timeouts = Timeouts { idle_seconds: Some(60), max_lifetime_seconds: None };
+    let spec = SandboxSpec {
+        timeouts,
+        volume: Some("a.shared".into()),
+        labels: [("zero".to_owned(), "\0 ☃".to_owned())].into(),
+        ..SandboxSpec::default()
+    };
+    let mut made = Vec::new();
+    for (second, node) in [(3, Some("a")), (1, Some("a")), (2, Some("b")), (4, None)] {
+        let (node, spec) = (node.map(str::to_owned), spec.clone());
+        let row = SandboxRow { node, spec, created_at: at(second), ..sandbox(cx.account) };
+        made.push(store.insert(&row).await?);
+    }
+    let heads = async |node, page: Page| store.heads_of_node(node, &page).await;
+    let first = heads(Some("a"), Page::first(1)).await?;
+    ensure!(first.items == [made[1].head()]);
+    let rest = heads(Some("a"), Page::first(1).after(first.next.unwrap())).await?;
+    ensure!(rest.items == [made[0].head()] && rest.next.is_none());
+    ensure!(heads(None, Page::first(9)).await?.items == [made[3].head()]);
+    // A change is seen.
+    let changed = SandboxRow {
+        state: SandboxState::Stopped,
+        reason: Some(EndReason::Idle),
+        removing: Some(Volumes::Keep),
+        unsynced: Some("the bucket is down".into()),
+        started_at: Some(at(9)),
+        template: Some("shell".into()),
+        spec: SandboxSpec::default(),
+        ..made[2].clone()
+    };
+    let changed = store.update(&changed).await?;
+    ensure!(store.head(changed.id).await? == Some(changed.head()));
+    ensure!(changed.head().timeouts.is_empty() && changed.head().volume.is_none());
+    store.update(&ended(changed.clone())).await?;
+    ensure!(heads(Some("b"), Page::first(9)).await?.items.is_empty());
+    ensure!(store.head(changed.id).await?.is_some_and(|head| head.state == SandboxState::Terminated));
+    ensure!(store.head(SandboxId::generate()).await?.is_none());
     Ok(())
 }
 

@@ -2,7 +2,7 @@
 
 use super::{
     accounts, conversations, fixture::Store, idempotency, kit::Cx, leases, messages, outbox, ownership,
-    sandboxes, sessions, totals, turns,
+    sandboxes, sessions, stored, tokens, totals, turns,
 };
 use anyhow::{Result, anyhow};
 use futures::future::BoxFuture;
@@ -42,9 +42,11 @@ fn all() -> Vec<Case> {
         messages::cases(),
         sandboxes::cases(),
         sessions::cases(),
+        tokens::cases(),
         outbox::cases(),
         idempotency::cases(),
         leases::cases(),
+        stored::cases(),
         ownership::cases(),
     ]
     .into_iter()

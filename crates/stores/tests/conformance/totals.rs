@@ -11,7 +11,7 @@ use seawall_api::{
     ConversationId, ErrorKind, SandboxId,
     conversation::{Stats, Turn, TurnState, Usage},
 };
-use seawall_core::ports::store::{BeginTurn, EndTurn, HookUsage, SandboxRow};
+use seawall_core::ports::store::{BeginTurn, Day, EndTurn, HookUsage, SandboxRow, all_tokens};
 use serde_json::{Map, Value, json};
 
 cases!("totals";
@@ -141,10 +141,9 @@ async fn v6_what_hooks_used_counts_once_for_each_name(cx: Cx) -> Result<()> {
     ensure!((found.stats, store.get(cx.account, other).await?.stats) == (times(2), times(2)));
     let metadata = cx.stores.sandboxes.get(cx.account, row.id).await?.metadata;
     ensure!(metadata["total_input_tokens"] == 3 * USAGE.input_tokens, "{metadata:?}");
-    // The limit of a day knows of it.
-    let since = async |second| cx.stores.turns.used_since(cx.account, at(second)).await;
-    ensure!(since(10).await?.output_tokens == 4 * USAGE.output_tokens);
-    ensure!(since(11).await? == Usage::default());
+    // Limits know of it.
+    let charged = cx.stores.tokens.charge(cx.account, &[], Day::of(at(10))).await?;
+    ensure!(charged.day == 4 * all_tokens(&USAGE), "{charged:?}");
     ensure_kind(
         store.add_usage(cx.account, &used(ConversationId::generate(), row.id, "a")).await,
         ErrorKind::NotFound,

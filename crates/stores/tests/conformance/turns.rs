@@ -9,7 +9,9 @@ use seawall_api::{
     ErrorKind, SandboxId, TurnId,
     conversation::{Message, Role, Stats, Turn, TurnState, Usage},
 };
-use seawall_core::ports::store::{BeginTurn, Direction, EndTurn, Fence, NewLease, Page};
+use seawall_core::ports::store::{
+    BeginTurn, Direction, EndTurn, Fence, NewLease, Page, RunningTurn, just_after,
+};
 use std::time::Duration;
 
 cases!("turns";
@@ -28,7 +30,6 @@ cases!("turns";
     m4_the_end_returns_the_totals;
     h6_a_wish_for_the_end_is_kept_while_the_turn_runs;
     h6_what_has_ended_cannot_be_wished_to_end;
-    what_was_used_since_a_time_is_known;
     numbers_go_on;
     a_turn_begins_with_its_first_event_and_its_lease;
     beginning_twice_is_beginning_once;
@@ -36,6 +37,9 @@ cases!("turns";
     events_may_be_told_twice_and_leave_no_gap;
     nothing_is_added_after_the_end;
     turns_that_run_are_found;
+    the_turn_of_a_sandbox_is_found;
+    the_boot_that_began_a_turn_is_known;
+    m1_messages_keep_their_order_when_the_clock_steps_back;
     a_write_needs_the_lease;
     bad_turns_are_refused;
 );
@@ -159,19 +163,6 @@ async fn a_turn_begins_with_its_first_event_and_its_lease(cx: Cx) -> Result<()> 
     Ok(())
 }
 
-async fn what_was_used_since_a_time_is_known(cx: Cx) -> Result<()> {
-    let id = cx.conversation().await?;
-    for second in [10, 20, 30] {
-        let turn = cx.turn(id).await?;
-        cx.stores.turns.end(cx.account, None, &EndTurn { ended_at: at(second), ..end(&turn) }).await?;
-    }
-    let used = async |since| cx.stores.turns.used_since(cx.account, at(since)).await;
-    ensure!(used(0).await?.input_tokens == 3 * USAGE.input_tokens);
-    ensure!(used(20).await?.output_tokens == 2 * USAGE.output_tokens);
-    ensure!(used(31).await? == Usage::default());
-    Ok(())
-}
-
 pub fn totals(turns: u64) -> Stats {
     Stats {
         messages_exchanged: 2 * turns,
@@ -276,8 +267,8 @@ async fn h6_a_wish_for_the_end_is_kept_while_the_turn_runs(cx: Cx) -> Result<()>
     ensure!(
         cx.stores.turns.list(cx.account, id, &Page::first(9)).await?.items == std::slice::from_ref(&wished)
     );
-    // Whoever takes it up knows of it; of others nothing is wished.
-    ensure!(cx.stores.turns.running(10).await? == [(cx.account, wished.clone()), (cx.account, beside)]);
+    // Of others nothing is wished.
+    ensure!(cx.stores.turns.get(cx.account, beside.id).await? == beside);
     // It runs on until its runner hears of it.
     cx.stores.turns.append_events(cx.account, None, wished.id, 0, &events(0, 1), 1).await?;
     ensure_kind(cx.stores.turns.begin(cx.account, None, &begin(id)).await, ErrorKind::Conflict)?;
@@ -385,11 +376,68 @@ async fn nothing_is_added_after_the_end(cx: Cx) -> Result<()> {
 async fn turns_that_run_are_found(cx: Cx) -> Result<()> {
     let (one, two) = (cx.conversation().await?, cx.conversation().await?);
     let [first, second] = [cx.turn(one).await?, cx.turn(two).await?];
-    ensure!(
-        cx.stores.turns.running(10).await? == [(cx.account, first.clone()), (cx.account, second.clone())]
-    );
+    let row = |turn: &Turn| RunningTurn {
+        id: turn.id,
+        account_id: cx.account,
+        sandbox_id: turn.sandbox_id,
+        created_at: turn.created_at,
+    };
+    let page = cx.stores.turns.running(&Page::first(1)).await?;
+    ensure!(page.items == [row(&first)]);
+    let rest = cx.stores.turns.running(&Page::first(1).after(page.next.unwrap())).await?;
+    ensure!(rest.items == [row(&second)] && rest.next.is_none());
     cx.stores.turns.end(cx.account, None, &end(&first)).await?;
-    ensure!(cx.stores.turns.running(10).await? == [(cx.account, second)]);
+    ensure!(cx.stores.turns.running(&Page::first(10)).await?.items == [row(&second)]);
+    Ok(())
+}
+
+async fn the_turn_of_a_sandbox_is_found(cx: Cx) -> Result<()> {
+    let (sandbox, id) = (SandboxId::generate(), cx.conversation().await?);
+    let running = async |account| cx.stores.turns.running_in(account, sandbox).await;
+    ensure!(running(cx.account).await?.is_none());
+    let new = BeginTurn { sandbox_id: Some(sandbox), ..begin(id) };
+    let turn = cx.stores.turns.begin(cx.account, None, &new).await?;
+    ensure!(running(cx.account).await? == Some(turn.id));
+    ensure!(running(cx.stranger).await?.is_none(), "a turn of another account is none of ours");
+    cx.stores.turns.end(cx.account, None, &end(&turn)).await?;
+    ensure!(running(cx.account).await?.is_none());
+    Ok(())
+}
+
+async fn the_boot_that_began_a_turn_is_known(cx: Cx) -> Result<()> {
+    let (one, two) = (cx.conversation().await?, cx.conversation().await?);
+    let new = BeginTurn { boot: Some("node boot".into()), ..begin(one) };
+    cx.stores.turns.begin(cx.account, None, &new).await?;
+    let other = cx.turn(two).await?;
+    ensure!(cx.stores.turns.boot(cx.account, new.id).await?.as_deref() == Some("node boot"));
+    ensure!(cx.stores.turns.boot(cx.account, other.id).await?.is_none());
+    ensure_kind(cx.stores.turns.boot(cx.stranger, new.id).await, ErrorKind::NotFound)
+}
+
+/// The clock was set back between each of them.
+async fn m1_messages_keep_their_order_when_the_clock_steps_back(cx: Cx) -> Result<()> {
+    let id = cx.conversation().await?;
+    let (mut said, mut last) = (Vec::new(), None);
+    for hours in (0..4_i64).rev() {
+        let mut new = begin(id);
+        (new.created_at, new.prompt.created_at) = (at(hours * 3600), at(hours * 3600));
+        let turn = cx.stores.turns.begin(cx.account, None, &new).await?;
+        ensure!(last.is_none_or(|last| last < turn.created_at), "a turn begins before the one before it");
+        let again = cx.stores.turns.begin(cx.account, None, &new).await?;
+        ensure!(again == turn, "the same turn twice is one");
+        let mut ended = end(&turn);
+        // The runner sees to that.
+        ended.ended_at = just_after(turn.created_at);
+        if let Some(answer) = &mut ended.answer {
+            answer.created_at = ended.ended_at;
+        }
+        cx.stores.turns.end(cx.account, None, &ended).await?;
+        last = Some(ended.ended_at);
+        said.extend([turn.prompt_id, turn.answer_id]);
+    }
+    let page = Page::first(100);
+    let listed = cx.stores.messages.list(cx.account, id, Direction::OldestFirst, &page).await?.items;
+    ensure!(listed.iter().map(|message| message.id).eq(said), "{listed:?}");
     Ok(())
 }
 

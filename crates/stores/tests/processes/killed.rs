@@ -85,8 +85,9 @@ async fn compare(db: &Db, said: &Said) -> Result<()> {
         ensure!(stats.total_input_tokens == input, "{} is not {input}", stats.total_input_tokens);
         ensure!(stats.messages_exchanged == (turns.len() + answered) as u64);
         // A turn that was under way is closed, as a server that comes back would.
-        for (account, turn) in stores.turns.running(100).await? {
-            stores.turns.end(account, None, &super::kit::end(&turn)).await?;
+        for running in stores.turns.running(&Page::first(100)).await?.items {
+            let turn = stores.turns.get(running.account_id, running.id).await?;
+            stores.turns.end(running.account_id, None, &super::kit::end(&turn)).await?;
         }
     }
     Ok(())

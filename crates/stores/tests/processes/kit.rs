@@ -132,6 +132,7 @@ pub fn begin(conversation_id: ConversationId) -> BeginTurn {
         created_at: Timestamp::now(),
         first_event: None,
         lease: None,
+        boot: None,
     }
 }
 

@@ -1,6 +1,6 @@
 //! Checksums of a file that may change while it is read.
 
-use super::index::Stamp;
+use super::{holes, index::Stamp};
 use crate::sums::{Hasher, Sums};
 use rustix::{
     fd::{AsFd, OwnedFd},
@@ -19,6 +19,8 @@ pub enum Failure {
     Vanished,
     /// It changed each time it was read.
     Busy,
+    /// It has more bytes in holes than may be hashed.
+    Sparse(u64),
     Denied(Errno),
 }
 
@@ -30,25 +32,36 @@ pub const READ: OFlags = OFlags::RDONLY
     .union(OFlags::NOCTTY);
 
 /// The checksums of a file in a directory, and how it looked while it was read.
-pub fn hash_at(dir: impl AsFd, name: &OsStr, buffer: &mut Vec<u8>) -> Result<(Stamp, Sums), Failure> {
+pub fn hash_at(
+    dir: impl AsFd,
+    name: &OsStr,
+    max_holes: u64,
+    buffer: &mut Vec<u8>,
+) -> Result<(Stamp, Sums), Failure> {
     for _ in 0..TRIES {
         let file = match rustix::fs::openat(&dir, name, READ, Mode::empty()) {
             Ok(file) => file,
             Err(Errno::NOENT | Errno::LOOP | Errno::NXIO) => return Err(Failure::Vanished),
             Err(errno) => return Err(Failure::Denied(errno)),
         };
-        match hash(&file, buffer) {
-            Ok(Some(hashed)) => return Ok(hashed),
-            Ok(None) => {}
-            Err(errno) => return Err(Failure::Denied(errno)),
+        match hash(&file, max_holes, buffer) {
+            Err(Failure::Busy) => {}
+            done => return done,
         }
     }
     Err(Failure::Busy)
 }
 
-/// None where it changed meanwhile.
-fn hash(file: &OwnedFd, buffer: &mut Vec<u8>) -> Result<Option<(Stamp, Sums)>, Errno> {
-    let before = Stamp::of(&rustix::fs::fstat(file)?);
+/// `Busy` where it changed meanwhile.
+fn hash(file: &OwnedFd, max_holes: u64, buffer: &mut Vec<u8>) -> Result<(Stamp, Sums), Failure> {
+    let stat = rustix::fs::fstat(file)?;
+    let before = Stamp::of(&stat);
+    // It may have grown since it was looked at, by a terabyte of nothing.
+    if holes::estimated(&stat) > max_holes
+        && let Some(holes) = holes::counted(file, before.size)?.filter(|holes| *holes > max_holes)
+    {
+        return Err(Failure::Sparse(holes));
+    }
     buffer.resize(CHUNK, 0);
     let mut hasher = Hasher::default();
     let mut offset = 0;
@@ -64,9 +77,18 @@ fn hash(file: &OwnedFd, buffer: &mut Vec<u8>) -> Result<Option<(Stamp, Sums)>, E
                 offset += n as u64;
             }
             Err(Errno::INTR) => {}
-            Err(errno) => return Err(errno),
+            Err(errno) => return Err(errno.into()),
         }
     }
     let after = Stamp::of(&rustix::fs::fstat(file)?);
-    Ok((after == before && offset == before.size).then(|| (before, hasher.finish())))
+    match after == before && offset == before.size {
+        true => Ok((before, hasher.finish())),
+        false => Err(Failure::Busy),
+    }
+}
+
+impl From<Errno> for Failure {
+    fn from(errno: Errno) -> Self {
+        Failure::Denied(errno)
+    }
 }

@@ -4,10 +4,10 @@ use super::{
     Disk, Refused,
     index::{Seen, Stamp, is_racy},
     open_beneath,
-    state::write_all,
 };
 use crate::{
     path::STAGING,
+    sparse,
     tree::{Mtime, Node},
 };
 use rustix::{
@@ -43,7 +43,10 @@ pub struct Incoming<'a, 'b> {
     placer: &'b mut Placer<'a>,
     name: OsString,
     fd: Option<OwnedFd>,
-    written: u64,
+    /// Bytes of the body so far.
+    taken: u64,
+    /// How long the file is: zeros at the end of what came are not in it yet.
+    length: u64,
 }
 
 impl Drop for Incoming<'_, '_> {
@@ -61,7 +64,7 @@ impl<'a> Placer<'a> {
         let name = self.disk.staged_name();
         let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let fd = rustix::fs::openat(&self.staging, &*name, flags, Mode::from_raw_mode(0o600))?;
-        Ok(Incoming { placer: self, name, fd: Some(fd), written: 0 })
+        Ok(Incoming { placer: self, name, fd: Some(fd), taken: 0, length: 0 })
     }
 
     /// The directory above a path, opened once for neighbours.
@@ -201,12 +204,19 @@ impl Disk {
 }
 
 impl Incoming<'_, '_> {
+    /// Blocks of zeros become holes, so that a file takes no more disk than it did before.
     pub fn write(&mut self, bytes: &[u8]) -> Result<(), Errno> {
-        self.written += bytes.len() as u64;
-        match &self.fd {
-            Some(fd) => write_all(fd, bytes),
-            None => Err(Errno::BADF),
+        let fd = self.fd.as_ref().ok_or(Errno::BADF)?;
+        for (run, is_zeros) in sparse::runs(bytes, self.taken) {
+            // The end of a file may be a part of a block.
+            let is_hole = is_zeros || (run.len() < sparse::BLOCK && run.iter().all(|byte| *byte == 0));
+            if !is_hole {
+                write_all_at(fd, run, self.taken)?;
+                self.length = self.taken + run.len() as u64;
+            }
+            self.taken += run.len() as u64;
         }
+        Ok(())
     }
 
     /// The body is whole, and whoever sent it has checked it.
@@ -226,8 +236,11 @@ impl Incoming<'_, '_> {
         node: &Node,
     ) -> Result<Result<Placed, Refused>, Errno> {
         let refused = |why: String| Ok(Err(Refused { path: path.clone(), why }));
-        if self.written != node.size() {
-            return refused(format!("{} bytes came instead of {}", self.written, node.size()));
+        if self.taken != node.size() {
+            return refused(format!("{} bytes came instead of {}", self.taken, node.size()));
+        }
+        if self.length < self.taken {
+            rustix::fs::ftruncate(fd, self.taken)?;
         }
         let disk = self.placer.disk;
         disk.give(fd)?;
@@ -251,6 +264,20 @@ impl Incoming<'_, '_> {
         let node = seen_as(node, &stamp);
         Ok(Ok((path.clone(), Seen { stamp, node, racy })))
     }
+}
+
+fn write_all_at(fd: &OwnedFd, mut bytes: &[u8], mut offset: u64) -> Result<(), Errno> {
+    while !bytes.is_empty() {
+        match rustix::io::pwrite(fd, bytes, offset) {
+            Ok(n) => {
+                bytes = &bytes[n..];
+                offset += n as u64;
+            }
+            Err(Errno::INTR) => {}
+            Err(errno) => return Err(errno),
+        }
+    }
+    Ok(())
 }
 
 /// What a scan would find now.

@@ -29,7 +29,14 @@ pub struct ScanAsk {
     /// The volume has other guests too, which may have agreed on something else since.
     #[serde(default)]
     pub shared: bool,
+    /// How many bytes the holes of all files may have together. What is more is a problem of its file. None:
+    /// [`MAX_HOLE_BYTES`].
+    #[serde(default)]
+    pub max_hole_bytes: Option<u64>,
 }
+
+/// Holes cost no disk and must be hashed all the same: with MD5 so many take half a minute.
+pub const MAX_HOLE_BYTES: u64 = 16 << 30;
 
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct ScanReport {
@@ -63,7 +70,8 @@ impl Disk {
         };
         let also: BTreeSet<FileName> = ask.also.iter().cloned().collect();
         let tree = lost.as_ref().or(usable(&base, ask)).map(|state| &state.tree);
-        let found = Walk { disk: self, known: &known, base: tree, also: &also }.run();
+        let max_holes = ask.max_hole_bytes.unwrap_or(MAX_HOLE_BYTES);
+        let found = Walk { disk: self, known: &known, base: tree, also: &also, max_holes }.run();
         if let Some(lost) = lost {
             base = self.take_back(lost, &found);
         }

@@ -3,6 +3,7 @@
 use super::{
     Disk,
     hash::{self, Failure},
+    holes,
     index::{Index, Seen, Stamp, is_racy},
 };
 use crate::{
@@ -43,6 +44,10 @@ pub struct Found {
     pub special: u64,
     pub hashed: u64,
     pub hashed_bytes: u64,
+    /// Bytes in holes of the entries.
+    holes: u64,
+    /// Files with many holes that were not looked at yet.
+    sparse: Vec<FileName>,
 }
 
 impl Found {
@@ -55,6 +60,8 @@ impl Found {
         self.special += other.special;
         self.hashed += other.hashed;
         self.hashed_bytes += other.hashed_bytes;
+        self.holes += other.holes;
+        self.sparse.append(&mut other.sparse);
     }
 }
 
@@ -65,6 +72,8 @@ pub struct Walk<'a> {
     /// Rules leave out nothing that was synced before.
     pub base: Option<&'a Tree>,
     pub also: &'a BTreeSet<FileName>,
+    /// How many bytes in holes the entries may have together.
+    pub max_holes: u64,
 }
 
 struct Todo {
@@ -86,7 +95,7 @@ impl Walk<'_> {
         let queue = Mutex::new(Queue { waiting: vec![root], busy: 0 });
         let changed = Condvar::new();
         let threads = std::thread::available_parallelism().map_or(1, |n| n.get()).min(MAX_THREADS);
-        let mut found = std::thread::scope(|scope| {
+        let found = std::thread::scope(|scope| {
             let spawn = || {
                 let work = || self.work(&queue, &changed);
                 std::thread::Builder::new().stack_size(512 << 10).spawn_scoped(scope, work)
@@ -102,10 +111,22 @@ impl Walk<'_> {
             }
             found
         });
+        let mut found = self.with_sparse(found);
         found.entries.sort_unstable_by(|a, b| a.0.cmp(&b.0));
         found.problems.sort();
         found.ignored.sort();
         found
+    }
+
+    /// Files with many holes come last and in their order, so that those which are left out are always the same.
+    fn with_sparse(&self, mut found: Found) -> Found {
+        let mut sparse = std::mem::take(&mut found.sparse);
+        sparse.sort();
+        let mut worker = Worker { walk: self, found, buffer: Vec::new() };
+        for path in sparse {
+            worker.sparse_file(path);
+        }
+        worker.found
     }
 
     fn work(&self, queue: &Mutex<Queue>, changed: &Condvar) -> Found {
@@ -250,16 +271,62 @@ impl Worker<'_> {
     }
 
     fn file(&mut self, dir: &OwnedFd, name: &OsStr, path: FileName, stat: &Stat) {
-        let stamp = Stamp::of(stat);
+        let (stamp, holes) = (Stamp::of(stat), holes::estimated(stat));
         if let Some(known) = self.walk.known.get(path.as_bytes())
             && known.stamp == stamp
             && !known.racy
         {
+            self.found.holes += holes;
             self.found.entries.push((path, known.clone()));
             return;
         }
+        if holes > holes::MANY {
+            self.found.sparse.push(path);
+            return;
+        }
+        self.found.holes += holes;
+        self.hash(dir, name, path);
+    }
+
+    /// One with many holes, which may be more than is taken.
+    fn sparse_file(&mut self, path: FileName) {
+        let (dir, name) = match self.walk.disk.parent(path.as_bytes()) {
+            Ok((dir, name)) => (dir, name.to_owned()),
+            Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP) => return,
+            Err(errno) => return self.problem(path.as_bytes(), reason(errno)),
+        };
+        match self.holes_of(&dir, &name) {
+            Ok(holes) if self.found.holes.saturating_add(holes) <= self.walk.max_holes => {
+                self.found.holes += holes;
+                self.hash(&dir, &name, path);
+            }
+            Ok(holes) => {
+                let most = self.walk.max_holes;
+                let why = format!(
+                    "it has {holes} bytes in holes; with those of other files they are more than {most}, the limit for \
+                     a workspace. Make it smaller, or leave it out by .sandboxignore"
+                );
+                self.problem(path.as_bytes(), why);
+            }
+            Err(Errno::NOENT | Errno::LOOP | Errno::NXIO) => {}
+            Err(errno) => self.problem(path.as_bytes(), reason(errno)),
+        }
+    }
+
+    /// By its blocks; only where they say too much every piece of it is looked for.
+    fn holes_of(&self, dir: &OwnedFd, name: &OsStr) -> Result<u64, Errno> {
+        let file = rustix::fs::openat(dir, name, hash::READ, rustix::fs::Mode::empty())?;
+        let stat = rustix::fs::fstat(&file)?;
+        let estimated = holes::estimated(&stat);
+        if self.found.holes.saturating_add(estimated) <= self.walk.max_holes {
+            return Ok(estimated);
+        }
+        Ok(holes::counted(&file, u64::try_from(stat.st_size).unwrap_or(0))?.unwrap_or(estimated))
+    }
+
+    fn hash(&mut self, dir: &OwnedFd, name: &OsStr, path: FileName) {
         let looked_at = SystemTime::now();
-        match hash::hash_at(dir, name, &mut self.buffer) {
+        match hash::hash_at(dir, name, self.walk.max_holes, &mut self.buffer) {
             Ok((stamp, sums)) => {
                 self.found.hashed += 1;
                 self.found.hashed_bytes += stamp.size;
@@ -274,6 +341,9 @@ impl Worker<'_> {
                     path.as_bytes(),
                     "it changes while it is read; stop what writes it, or sync again",
                 );
+            }
+            Err(Failure::Sparse(holes)) => {
+                self.problem(path.as_bytes(), format!("it grew to {holes} bytes in holes while it was read"));
             }
             Err(Failure::Denied(errno)) => self.problem(path.as_bytes(), reason(errno)),
         }

@@ -7,6 +7,7 @@ use crate::{
     diff::Step,
     disk::Refused,
     retry::jitter,
+    sparse::{self, Decoder, Malformed, Part},
     sums::Hasher,
     tree::{File, Node, Place},
     workspace::Put,
@@ -67,6 +68,7 @@ impl Engine<'_> {
         }
         let (wanted, empty) = wanted(files)?;
         let bytes = wanted.iter().map(|one| one.file.size).sum();
+        done.bytes = wanted.iter().map(|one| one.place.stored(one.file.size)).sum();
         self.progress.phase(Phase::Downloading { files: (wanted.len() + empty.len()) as u64, bytes });
         let queue = Mutex::new(VecDeque::from(ranges(wanted)));
         let workers = (0..AT_ONCE).map(|number| {
@@ -80,7 +82,6 @@ impl Engine<'_> {
         if !last.is_empty() {
             done.refused.extend(self.workspace.apply(last).await.map_err(|error| error.during("changing"))?);
         }
-        done.bytes = bytes;
         Ok(done)
     }
 
@@ -168,19 +169,22 @@ impl Engine<'_> {
 
     /// A body whole in memory, checked. Once more where it is not what it should be: the way may be to blame.
     async fn whole(&self, reader: &mut Reader<'_>, wanted: &Wanted) -> Result<Vec<Bytes>> {
-        let body =
-            reader.take(wanted.file.size, &self.progress).await.map_err(|error| error.on(&wanted.path))?;
-        if agrees(&body, &wanted.file) {
+        self.progress.moved(wanted.file.size);
+        if let Some(body) = self.try_whole(reader, wanted).await? {
             return Ok(body);
         }
-        let Place { object, offset } = &wanted.place;
-        let mut again = Reader::new(&*self.versions.bucket, object, *offset, offset + wanted.file.size);
-        let body =
-            again.take(wanted.file.size, &self.progress).await.map_err(|error| error.on(&wanted.path))?;
-        match agrees(&body, &wanted.file) {
-            true => Ok(body),
-            false => Err(damaged(wanted)),
-        }
+        let Place { object, offset, .. } = &wanted.place;
+        let end = wanted.place.end(wanted.file.size);
+        let mut again = Reader::new(&*self.versions.bucket, object, *offset, end);
+        self.try_whole(&mut again, wanted).await?.ok_or_else(|| damaged(wanted))
+    }
+
+    /// None where it is not what it should be.
+    async fn try_whole(&self, reader: &mut Reader<'_>, wanted: &Wanted) -> Result<Option<Vec<Bytes>>> {
+        let Wanted { path, file, place } = wanted;
+        let stored = reader.take(place.stored(file.size)).await.map_err(|error| error.on(path))?;
+        let body = decoded(stored, file, place).ok();
+        Ok(body.filter(|body| agrees(body, file)))
     }
 
     async fn streamed(
@@ -189,15 +193,21 @@ impl Engine<'_> {
         wanted: &Wanted,
         sender: &mpsc::Sender<Put>,
     ) -> Result<(), Fed> {
-        let (mut hasher, mut left) = (Hasher::default(), wanted.file.size);
+        let Wanted { path, file, place } = wanted;
+        let mut decoder = Decoder::new(file.size, place.sparse.as_deref());
+        let (mut hasher, mut left) = (Hasher::default(), place.stored(file.size));
         while left > 0 {
-            let part = reader.part(left).await.map_err(|error| error.on(&wanted.path))?;
-            left -= part.len() as u64;
-            hasher.update(&part);
-            self.progress.moved(part.len() as u64);
-            send(sender, Put::Data(part)).await?;
+            let mut stored = reader.part(left).await.map_err(|error| error.on(path))?;
+            left -= stored.len() as u64;
+            while let Some(part) = decoder.next(&mut stored).map_err(|_| damaged(wanted))? {
+                for bytes in pieces(part) {
+                    hasher.update(&bytes);
+                    self.progress.moved(bytes.len() as u64);
+                    send(sender, Put::Data(bytes)).await?;
+                }
+            }
         }
-        match hasher.finish().agree(&wanted.file.sums) {
+        match decoder.is_done() && hasher.finish().agree(&file.sums) {
             true => Ok(()),
             false => Err(damaged(wanted).into()),
         }
@@ -233,6 +243,31 @@ impl From<Error> for Fed {
 
 async fn send(sender: &mpsc::Sender<Put>, put: Put) -> Result<(), Fed> {
     sender.send(put).await.map_err(|_| Fed::HungUp)
+}
+
+/// The bytes of a part. Zeros come without a copy.
+fn pieces(part: Part) -> impl Iterator<Item = Bytes> {
+    let (data, mut zeros) = match part {
+        Part::Data(bytes) => (Some(bytes), 0),
+        Part::Zeros(count) => (None, count),
+    };
+    data.into_iter().chain(std::iter::from_fn(move || {
+        let next = sparse::zeros(zeros);
+        zeros -= next.len() as u64;
+        (!next.is_empty()).then_some(next)
+    }))
+}
+
+/// A small body, from what is stored of it.
+fn decoded(stored: Vec<Bytes>, file: &File, place: &Place) -> Result<Vec<Bytes>, Malformed> {
+    let Some(sparse) = place.sparse.as_deref() else { return Ok(stored) };
+    let (mut decoder, mut body) = (Decoder::new(file.size, Some(sparse)), Vec::new());
+    for mut bytes in stored {
+        while let Some(part) = decoder.next(&mut bytes)? {
+            body.extend(pieces(part));
+        }
+    }
+    if decoder.is_done() { Ok(body) } else { Err(Malformed) }
 }
 
 fn agrees(body: &[Bytes], file: &File) -> bool {
@@ -278,7 +313,7 @@ fn ranges(mut wanted: Vec<Wanted>) -> Vec<Range> {
     wanted.sort_by(|a, b| a.place.cmp(&b.place));
     let mut ranges: Vec<Range> = Vec::new();
     for one in wanted {
-        let (start, end) = (one.place.offset, one.place.offset + one.file.size);
+        let (start, end) = (one.place.offset, one.place.end(one.file.size));
         match ranges.last_mut() {
             Some(range)
                 if range.object == one.place.object
@@ -325,18 +360,13 @@ impl<'a> Reader<'a> {
         Ok(())
     }
 
-    async fn take(
-        &mut self,
-        size: u64,
-        progress: &std::sync::Arc<dyn super::Progress>,
-    ) -> Result<Vec<Bytes>> {
+    async fn take(&mut self, size: u64) -> Result<Vec<Bytes>> {
         let (mut parts, mut left) = (Vec::new(), size);
         while left > 0 {
             let part = self.part(left).await?;
             left -= part.len() as u64;
             parts.push(part);
         }
-        progress.moved(size);
         Ok(parts)
     }
 

@@ -4,13 +4,15 @@
 //! bodies | (hash: 32 bytes, offset: u64, size: u64) for each | count: u32 | check of the list: 8 bytes | "SWPACK01"
 //! ```
 //!
-//! The list is for a push that died: the next one finds what is there already. Restores do not need it.
+//! The list is for a push that died: the next one finds what is there already. Restores do not need it. A body that is
+//! stored without its zeros is listed by the size that it has here, which no file with its hash has: it is not found.
 
 use crate::{
     Result,
     bucket::{self, Bucket, Object},
+    sparse,
     sums::Strong,
-    tree::Place,
+    tree::{Place, Sparse},
     versions::PACKS,
 };
 use bytes::Bytes;
@@ -30,6 +32,8 @@ pub type Places = HashMap<(Strong, u64), Place>;
 pub struct Pack {
     bytes: Vec<u8>,
     entries: Vec<(Strong, u64, u64)>,
+    /// Bodies without their zeros: which entry, the size of the body, and how it is stored.
+    sparse: Vec<(usize, u64, Sparse)>,
 }
 
 impl Pack {
@@ -38,8 +42,15 @@ impl Pack {
     }
 
     pub fn add(&mut self, hash: Strong, body: &[u8]) {
-        self.entries.push((hash, self.bytes.len() as u64, body.len() as u64));
-        self.bytes.extend_from_slice(body);
+        let offset = self.bytes.len() as u64;
+        match sparse::encode(body) {
+            None => self.bytes.extend_from_slice(body),
+            Some((stored, sparse)) => {
+                self.sparse.push((self.entries.len(), body.len() as u64, sparse));
+                self.bytes.extend_from_slice(&stored);
+            }
+        }
+        self.entries.push((hash, offset, self.bytes.len() as u64 - offset));
     }
 
     /// The object, and where each body is in it.
@@ -54,12 +65,19 @@ impl Pack {
         let check = check(&self.bytes[list..]);
         self.bytes.extend_from_slice(&check);
         self.bytes.extend_from_slice(MAGIC);
-        (Bytes::from(self.bytes), places(name, &self.entries))
+        let mut places = places(name, &self.entries);
+        for (number, size, sparse) in self.sparse {
+            let (hash, offset, stored) = self.entries[number];
+            places.remove(&(hash, stored));
+            let place = Place { object: name.clone(), offset, sparse: Some(Box::new(sparse)) };
+            places.insert((hash, size), place);
+        }
+        (Bytes::from(self.bytes), places)
     }
 }
 
 fn places(name: &Arc<str>, entries: &[(Strong, u64, u64)]) -> Places {
-    let place = |offset: u64| Place { object: name.clone(), offset };
+    let place = |offset: u64| Place::plain(name.clone(), offset);
     entries.iter().map(|(hash, offset, size)| ((*hash, *size), place(*offset))).collect()
 }
 
@@ -82,7 +100,7 @@ pub async fn contents(bucket: &dyn Bucket, object: &Object) -> Result<Places> {
     let name: Arc<str> = object.key.as_str().into();
     if let Some(hash) = object.key.rsplit('-').next().filter(|last| last.len() == 64).and_then(Strong::parse)
     {
-        return Ok(HashMap::from([((hash, object.size), Place { object: name, offset: 0 })]));
+        return Ok(HashMap::from([((hash, object.size), Place::plain(name, 0))]));
     }
     let Some(footer) = tail(bucket, object, FOOTER).await? else { return Ok(Places::new()) };
     let count = u32::from_le_bytes([footer[0], footer[1], footer[2], footer[3]]);

@@ -41,9 +41,9 @@ impl Engine<'_> {
         let Some(merged) = self.changed(&remote, &scan) else { return Ok(Err(scan)) };
         let local: Tree = scan.delta.changed.iter().cloned().collect();
         let mut plan = Plan { merged, ..Plan::default() };
-        let changed = self.upload(&mut round.uploads, &head, &mut plan, (&local, &remote)).await?;
-        if !changed.is_empty() {
-            round.disturb(changed);
+        let missed = self.upload(&mut round.uploads, &head, &mut plan, (&local, &remote)).await?;
+        if !missed.is_empty() {
+            round.missed(missed);
             return Ok(Ok(Done::Disturbed));
         }
         self.progress.phase(Phase::Committing);

@@ -1,9 +1,9 @@
 //! One try of a sync: from a scan to an agreement, or to the reason why it has to be tried again.
 
 use super::{
-    Engine, Phase,
+    BEYOND, Budget, Engine, Phase,
     stats::{Direction, DryRun, SyncReport},
-    upload::{Uploads, can_heal},
+    upload::{Missed, Uploads, can_heal},
 };
 use crate::{
     Error, Result,
@@ -15,7 +15,7 @@ use crate::{
     workspace::Agree,
 };
 use seawall_api::files::FileName;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// What came of a round.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -39,15 +39,15 @@ pub struct Round {
     ask: ScanAsk,
     pub uploads: Uploads,
     /// Files that cannot be had, with the reason: they count as the base has them.
-    held: Vec<(FileName, String)>,
-    busy: Vec<FileName>,
+    held: BTreeMap<FileName, String>,
+    busy: BTreeSet<FileName>,
     pub report: SyncReport,
 }
 
 impl Round {
-    pub fn new(ask: ScanAsk) -> Round {
-        let (uploads, report) = (Uploads::default(), SyncReport::default());
-        Round { ask, uploads, held: Vec::new(), busy: Vec::new(), report }
+    pub fn new(ask: ScanAsk, budget: &Budget) -> Round {
+        let (uploads, report) = (Uploads::new(budget), SyncReport::default());
+        Round { ask, uploads, held: BTreeMap::new(), busy: BTreeSet::new(), report }
     }
 
     pub fn too_busy(&self) -> Error {
@@ -59,18 +59,20 @@ impl Round {
     }
 
     fn hold(&mut self, path: &FileName, why: impl Into<String>) {
-        if !self.held.iter().any(|(held, _)| held == path) {
-            self.held.push((path.clone(), why.into()));
-        }
+        self.held.entry(path.clone()).or_insert_with(|| why.into());
     }
 
-    /// Files that changed since the scan: once more they are looked at, then left for the next sync.
-    pub(super) fn disturb(&mut self, paths: Vec<FileName>) {
-        for path in paths {
-            match self.busy.contains(&path) {
-                true => self.hold(&path, "it changes while it is read; stop what writes it, or sync again"),
-                false => self.busy.push(path),
+    /// Files that changed since the scan: once more they are looked at, then left for the next sync. Those that are more
+    /// than one sync takes are left at once.
+    pub(super) fn missed(&mut self, missed: Missed) {
+        for path in missed.beyond {
+            self.hold(&path, BEYOND);
+        }
+        for path in missed.changed {
+            if self.busy.contains(&path) {
+                self.hold(&path, "it changes while it is read; stop what writes it, or sync again");
             }
+            self.busy.insert(path);
         }
     }
 
@@ -78,7 +80,7 @@ impl Round {
     fn refused(&mut self, refused: Vec<Refused>) {
         for Refused { path, why } in refused {
             tracing::debug!(%path, %why, "a step was refused");
-            self.busy.push(path.clone());
+            self.busy.insert(path.clone());
             self.ask.also.push(path);
         }
     }
@@ -209,6 +211,8 @@ impl Engine<'_> {
     async fn knows_base(&self, scan: &ScanReport, news: &News, head: &Head) -> Result<bool> {
         match (&scan.base, news.base) {
             (None, _) => Ok(true),
+            // All versions were deleted since: nothing in it says that anybody deleted a file.
+            (Some(base), _) if base.seq < head.began => Ok(false),
             (Some(base), BaseIs::Head) => {
                 Ok(head.version.as_ref().is_some_and(|version| version.id == base.id))
             }
@@ -254,7 +258,7 @@ impl Engine<'_> {
         for path in large {
             round.hold(&path, format!("it is larger than {most} bytes, the limit for a file"));
         }
-        for (path, _) in &round.held {
+        for path in round.held.keys() {
             match base.and_then(|base| base.get(path)) {
                 Some(node) => drop(local.0.insert(path.clone(), node.clone())),
                 None => drop(local.0.remove(path)),
@@ -274,9 +278,9 @@ impl Engine<'_> {
             }
         }
         let Planned { head, plan, local, remote, .. } = planned;
-        let changed = self.upload(&mut round.uploads, head, plan, (local, remote)).await?;
-        if !changed.is_empty() {
-            round.disturb(changed);
+        let missed = self.upload(&mut round.uploads, head, plan, (local, remote)).await?;
+        if !missed.is_empty() {
+            round.missed(missed);
             return Ok(Pushed::Not(Done::Disturbed));
         }
         self.progress.phase(Phase::Committing);
@@ -331,7 +335,7 @@ impl Engine<'_> {
         let Planned { scan, head, base, local, remote, plan, .. } = planned;
         let mut steps = steps(&local, &plan.moves, &plan.merged);
         // What is held back is not as this plan thinks: nobody touches it.
-        steps.retain(|step| !round.held.iter().any(|(path, _)| path == step.path()));
+        steps.retain(|step| !round.held.contains_key(step.path()));
         for step in &steps {
             tracing::debug!(path = %step.path(), ?step, "a change of the workspace");
         }
@@ -387,7 +391,7 @@ impl Round {
     /// What the workspace has of the version: all, but for what was held back.
     fn agreed(&self, commit: &mut CommitRef, base: Option<&Tree>, merged: Tree) -> Tree {
         let mut agreed = merged;
-        for (path, _) in self.held.iter().chain(&self.report.damaged) {
+        for path in self.held.keys().chain(self.report.damaged.iter().map(|(path, _)| path)) {
             let was = base.and_then(|base| base.get(path));
             commit.partial |= agreed.get(path).map(Node::mtime) != was.map(Node::mtime)
                 || agreed.get(path).map(Node::size) != was.map(Node::size);
@@ -408,7 +412,7 @@ impl Round {
         (stats.scanned, stats.hashed) = (scan.scanned, stats.hashed + scan.hashed);
         (stats.ignored, stats.special) = (scan.ignored_count, scan.special);
         self.report.problems = scan.problems.clone();
-        self.report.problems.append(&mut self.held);
+        self.report.problems.extend(std::mem::take(&mut self.held));
         if self.report.state_problem.is_none() {
             self.report.state_problem = scan.base_problem.clone();
         }
@@ -473,7 +477,7 @@ impl Planned {
             state_problem: round.report.state_problem.clone().or(scan.base_problem),
             ..DryRun::default()
         };
-        dry.problems.extend(round.held.iter().cloned());
+        dry.problems.extend(round.held.clone());
         for step in steps {
             match step {
                 Step::Remove { path } => dry.delete_here.push(path),

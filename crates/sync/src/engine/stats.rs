@@ -14,8 +14,11 @@ pub struct SyncStats {
     /// In the new version, because the workspace lacks them.
     pub files_deleted_remotely: u64,
     pub files_skipped: u64,
-    /// Bodies, in both directions.
+    /// Bodies, in both directions, without what is not stored of their zeros.
     pub bytes_transferred: u64,
+    /// Bytes of all objects that it added to the bucket, as far as they are counted.
+    #[serde(default)]
+    pub bytes_stored: u64,
     #[serde(rename = "duration")]
     pub duration_ms: u64,
     /// Looked at in the workspace; read, because they were new or looked changed.

@@ -1,27 +1,24 @@
 //! Bodies on their way to the bucket. Each is hashed again here: the workspace's word is not taken for it.
 
 use super::{
-    Engine, Phase,
+    Budget, Engine, Phase,
+    body::{self, Allowance, Large, Outcome, Reason},
     pack::{self, Pack, Places},
 };
 use crate::{
     Error, Result,
     diff::Plan,
     retry::retry,
-    sums::Hasher,
+    sums::Strong,
     tree::{File, Node, Place, Tree},
     versions::{Body, Head},
     workspace::Piece,
 };
-use bytes::Bytes;
 use futures::{FutureExt, StreamExt, TryStreamExt, future::BoxFuture};
 use seawall_api::files::FileName;
 use std::{
     collections::{BTreeSet, HashSet},
-    sync::{
-        Arc,
-        atomic::{AtomicBool, AtomicU64, Ordering},
-    },
+    sync::{Arc, Mutex},
 };
 
 /// Bodies from this size on are objects of their own.
@@ -33,9 +30,12 @@ const AT_ONCE: usize = 4;
 const LARGE_AT_ONCE: usize = 2;
 
 /// What this sync has in the bucket beside the versions there.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct Uploads {
     places: Places,
+    /// Bytes of bodies that this sync may still ask its workspace for, and that it may still store.
+    may_take: u64,
+    may_store: Arc<Allowance>,
     /// The end of the chain when they were known to be there.
     since: u64,
     /// Damaged in the bucket: the next version may not rely on them.
@@ -46,6 +46,33 @@ pub struct Uploads {
 }
 
 impl Uploads {
+    pub fn new(budget: &Budget) -> Uploads {
+        Uploads {
+            places: Places::default(),
+            may_take: budget.taken,
+            may_store: Arc::new(Allowance::new(budget.stored)),
+            since: 0,
+            distrusted: HashSet::new(),
+            resumed: BTreeSet::new(),
+            bytes: 0,
+        }
+    }
+
+    /// Those that this sync may ask for, in their order, and the bodies of the others.
+    fn within_budget(&mut self, wanted: Vec<Wanted>) -> (Vec<Wanted>, HashSet<BodyId>) {
+        let (mut within, mut beyond) = (Vec::new(), HashSet::new());
+        for one in wanted {
+            match self.may_take.checked_sub(one.file.size) {
+                Some(left) => {
+                    self.may_take = left;
+                    within.push(one);
+                }
+                None => beyond.extend(one.body()),
+            }
+        }
+        (within, beyond)
+    }
+
     /// Nothing refers to a condemned pack.
     pub fn forget(&mut self, condemned: &BTreeSet<Arc<str>>) {
         self.places.retain(|_, place| !condemned.contains(&place.object));
@@ -61,7 +88,7 @@ impl Uploads {
     }
 
     pub fn distrust(&mut self, file: &File) {
-        if let Some(Place { object, offset }) = &file.place {
+        if let Some(Place { object, offset, .. }) = &file.place {
             self.distrusted.insert(Body { object: object.clone(), offset: *offset, size: file.size });
         }
     }
@@ -84,15 +111,39 @@ struct Wanted {
     source: FileName,
 }
 
+/// What a body is known by: its hash and its size.
+type BodyId = (Strong, u64);
+
+impl Wanted {
+    fn body(&self) -> Option<BodyId> {
+        Some((self.file.sums.strong?, self.file.size))
+    }
+}
+
+/// Files of the workspace that were not uploaded.
+#[derive(Debug, Default)]
+pub struct Missed {
+    /// They are not what the scan saw.
+    pub changed: Vec<FileName>,
+    /// They are more than one sync takes.
+    pub beyond: Vec<FileName>,
+}
+
+impl Missed {
+    pub fn is_empty(&self) -> bool {
+        self.changed.is_empty() && self.beyond.is_empty()
+    }
+}
+
 impl Engine<'_> {
-    /// Gives every file of the plan a place. The files that changed since the scan are returned.
+    /// Gives every file of the plan a place. Where files are returned, not all have one.
     pub(super) async fn upload(
         &self,
         uploads: &mut Uploads,
         head: &Head,
         plan: &mut Plan,
         (local, remote): (&Tree, &Tree),
-    ) -> Result<Vec<FileName>> {
+    ) -> Result<Missed> {
         let seq = head.seq + 1;
         uploads.known_until(head.seq);
         let mut wanted = wanted(uploads, plan, local, remote);
@@ -105,27 +156,31 @@ impl Engine<'_> {
         }
         let bytes = wanted.iter().map(|wanted| wanted.file.size).sum();
         self.progress.phase(Phase::Uploading { files: wanted.len() as u64, bytes });
+        let (wanted, mut beyond) = uploads.within_budget(wanted);
+        let allowance = &uploads.may_store;
         let (large, small): (Vec<_>, Vec<_>) = wanted.into_iter().partition(|one| one.file.size >= LARGE);
         // Boxed, here and elsewhere: otherwise the compiler cannot see that a sync may move between threads.
         let packs: Vec<BoxFuture<'_, Result<Uploaded>>> =
-            groups(small).into_iter().map(|group| self.upload_pack(seq, group).boxed()).collect();
+            groups(small).into_iter().map(|group| self.upload_pack(seq, group, allowance).boxed()).collect();
         let mut done: Vec<Uploaded> =
             futures::stream::iter(packs).buffer_unordered(AT_ONCE).try_collect().await?;
         let alone: Vec<BoxFuture<'_, Result<Uploaded>>> =
-            large.into_iter().map(|one| self.upload_large(seq, one).boxed()).collect();
+            large.into_iter().map(|one| self.upload_large(seq, one, allowance).boxed()).collect();
         let alone: Vec<Uploaded> =
             futures::stream::iter(alone).buffer_unordered(LARGE_AT_ONCE).try_collect().await?;
         done.extend(alone);
-        let mut changed = Vec::new();
-        for Uploaded { places, bytes, changed: more } in done {
+        let mut missed = Missed::default();
+        for Uploaded { places, bytes, changed, beyond: more } in done {
             uploads.places.extend(places);
             uploads.bytes += bytes;
-            changed.extend(more);
+            missed.changed.extend(changed);
+            beyond.extend(more);
         }
-        if changed.is_empty() {
+        missed.beyond = with_bodies(plan, &beyond);
+        if missed.is_empty() {
             settle(uploads, plan);
         }
-        Ok(changed)
+        Ok(missed)
     }
 
     /// What a push for this version left when it died.
@@ -150,7 +205,7 @@ impl Engine<'_> {
         Ok(())
     }
 
-    async fn upload_pack(&self, seq: u64, group: Vec<Wanted>) -> Result<Uploaded> {
+    async fn upload_pack(&self, seq: u64, group: Vec<Wanted>, allowance: &Allowance) -> Result<Uploaded> {
         let sources = group.iter().map(|wanted| wanted.source.clone()).collect();
         let mut pieces = self.workspace.collect(sources).await.map_err(|error| error.during("reading"))?;
         let (mut pack, mut uploaded) = (Pack::default(), Uploaded::default());
@@ -185,6 +240,10 @@ impl Engine<'_> {
         }
         let name = pack::name(seq, &self.versions.ids.next());
         let (bytes, places) = pack.finish(&name);
+        if !allowance.take(bytes.len() as u64) {
+            uploaded.beyond = places.into_keys().collect();
+            return Ok(uploaded);
+        }
         retry("uploading", || self.versions.bucket.put(&name, bytes.clone()))
             .await
             .map_err(|error| error.on(shown(&group)))?;
@@ -195,29 +254,35 @@ impl Engine<'_> {
     }
 
     /// A body that does not fit into memory: from the workspace to the store as it comes.
-    async fn upload_large(&self, seq: u64, wanted: Wanted) -> Result<Uploaded> {
-        let Some(strong) = wanted.file.sums.strong else { return Ok(Uploaded::default()) };
-        let name = pack::large_name(seq, &self.versions.ids.next(), &strong);
-        let moved = Arc::new(AtomicU64::new(0));
-        let changed = Arc::new(AtomicBool::new(false));
+    async fn upload_large(&self, seq: u64, wanted: Wanted, allowance: &Arc<Allowance>) -> Result<Uploaded> {
+        let Some(body) = wanted.body() else { return Ok(Uploaded::default()) };
+        let name = pack::large_name(seq, &self.versions.ids.next(), &body.0);
+        let outcome = Arc::new(Mutex::new(Outcome::default()));
         let done = retry("uploading", || async {
-            moved.store(0, Ordering::Relaxed);
+            let before = std::mem::take(&mut *body::lock(&outcome));
+            allowance.give_back(before.stored);
+            let large = Large {
+                file: wanted.file.clone(),
+                allowance: allowance.clone(),
+                outcome: outcome.clone(),
+                progress: self.progress.clone(),
+            };
             let pieces = self.workspace.collect(vec![wanted.source.clone()]).await?;
-            let body =
-                checked(pieces, wanted.file.clone(), moved.clone(), changed.clone(), self.progress.clone());
-            self.versions.bucket.upload(&name, body).await
+            self.versions.bucket.upload(&name, body::checked(large, pieces)).await
         })
         .await;
-        match done {
-            Ok(()) => {
-                let place = Place { object: name, offset: 0 };
-                let places = Places::from([((strong, wanted.file.size), place)]);
-                Ok(Uploaded { places, bytes: wanted.file.size, changed: Vec::new() })
+        let outcome = std::mem::take(&mut *body::lock(&outcome));
+        match (done, outcome.missed) {
+            (Ok(()), _) => {
+                let place = Place { object: name, offset: 0, sparse: outcome.sparse.map(Box::new) };
+                let places = Places::from([(body, place)]);
+                Ok(Uploaded { places, bytes: outcome.stored, ..Uploaded::default() })
             }
-            Err(_) if changed.load(Ordering::Relaxed) => {
+            (Err(_), Some(Reason::Changed)) => {
                 Ok(Uploaded { changed: vec![wanted.source], ..Uploaded::default() })
             }
-            Err(error) => Err(error.on(&wanted.source)),
+            (Err(_), Some(Reason::Beyond)) => Ok(Uploaded { beyond: vec![body], ..Uploaded::default() }),
+            (Err(error), None) => Err(error.on(&wanted.source)),
         }
     }
 }
@@ -269,9 +334,20 @@ struct Uploaded {
     bytes: u64,
     /// Files that are not what the scan saw.
     changed: Vec<FileName>,
+    /// Bodies that are more than this sync may store.
+    beyond: Vec<BodyId>,
 }
 
-fn liar(what: &str) -> Error {
+/// The files of the workspace that have these bodies.
+fn with_bodies(plan: &Plan, bodies: &HashSet<BodyId>) -> Vec<FileName> {
+    if bodies.is_empty() {
+        return Vec::new();
+    }
+    let is_one = |file: &File| file.sums.strong.is_some_and(|strong| bodies.contains(&(strong, file.size)));
+    plan.merged.files().filter(|(_, file)| is_one(file)).map(|(path, _)| plan.source(path)).collect()
+}
+
+pub(super) fn liar(what: &str) -> Error {
     Error::new(seawall_api::ErrorKind::Protocol, format!("the sandbox sent {what}"))
 }
 
@@ -281,59 +357,6 @@ fn shown(group: &[Wanted]) -> String {
         [one] => one.source.to_string(),
         [first, rest @ ..] => format!("{} and {} more", first.source, rest.len()),
     }
-}
-
-/// The body of one file; the last part comes only when all of it is what it should be.
-fn checked(
-    pieces: crate::workspace::Pieces,
-    file: File,
-    moved: Arc<AtomicU64>,
-    changed: Arc<AtomicBool>,
-    progress: Arc<dyn super::Progress>,
-) -> crate::bucket::Bodies {
-    struct State {
-        pieces: crate::workspace::Pieces,
-        hasher: Option<Hasher>,
-        held: Option<Bytes>,
-    }
-    let start = State { pieces, hasher: Some(Hasher::default()), held: None };
-    let fail = move || {
-        changed.store(true, Ordering::Relaxed);
-        Error::conflict("it changed while it was read")
-    };
-    futures::stream::try_unfold(start, move |mut state| {
-        let (file, moved, progress, fail) = (file.clone(), moved.clone(), progress.clone(), fail.clone());
-        async move {
-            loop {
-                match state.pieces.next().await.transpose()? {
-                    Some(Piece::Data(_, bytes)) => {
-                        let Some(hasher) = &mut state.hasher else { return Err(liar("a body twice")) };
-                        hasher.update(&bytes);
-                        let size =
-                            moved.fetch_add(bytes.len() as u64, Ordering::Relaxed) + bytes.len() as u64;
-                        if size > file.size {
-                            return Err(fail());
-                        }
-                        progress.moved(bytes.len() as u64);
-                        // One part is held back, so that the store never has the whole of a wrong body.
-                        if let Some(part) = state.held.replace(bytes) {
-                            return Ok(Some((part, state)));
-                        }
-                    }
-                    Some(Piece::End(_)) => {
-                        let sums = state.hasher.take().map(Hasher::finish);
-                        if sums != Some(file.sums) || moved.load(Ordering::Relaxed) != file.size {
-                            return Err(fail());
-                        }
-                    }
-                    Some(Piece::Changed(_)) => return Err(fail()),
-                    None if state.hasher.is_some() => return Err(liar("half of a body")),
-                    None => return Ok(state.held.take().map(|part| (part, state))),
-                }
-            }
-        }
-    })
-    .boxed()
 }
 
 /// As many as fit into a pack.

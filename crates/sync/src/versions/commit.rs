@@ -87,6 +87,7 @@ impl Versions {
             tree: digest,
             files: tree.files().count() as u64,
             bytes: tree.files().map(|(_, file)| file.size).sum(),
+            began: head.began,
             legacy: false,
         };
         let record = Record::new(head.seq + 1, id.to_owned(), &head.id, What::Version(version.clone()));

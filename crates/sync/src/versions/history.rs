@@ -26,13 +26,16 @@ impl From<&VersionRecord> for VersionInfo {
 /// Versions that no prune dropped, oldest first.
 pub(crate) fn live(records: &[Record]) -> Vec<VersionRecord> {
     let mut dropped: BTreeSet<u64> = BTreeSet::new();
+    // Where all went, a record of before is nothing but the late word of a push that slept.
+    let mut began = 0;
     for record in records {
-        if let What::Condemned { versions, .. } = &record.what {
+        if let What::Condemned { versions, newest, .. } = &record.what {
             dropped.extend(versions);
+            began = if newest.is_none() { record.seq } else { began };
         }
     }
     let versions = records.iter().filter_map(Record::version);
-    versions.filter(|version| !dropped.contains(&version.seq)).cloned().collect()
+    versions.filter(|version| version.seq > began && !dropped.contains(&version.seq)).cloned().collect()
 }
 
 impl Versions {
@@ -68,10 +71,14 @@ impl Versions {
     /// By its timestamp, or by its number.
     pub async fn find(&self, wanted: i64) -> Result<VersionRecord> {
         let log = self.log().await?;
+        self.one_of(&log, wanted).cloned()
+    }
+
+    pub(super) fn one_of<'v>(&self, log: &'v [VersionRecord], wanted: i64) -> Result<&'v VersionRecord> {
         let by_time = log.iter().find(|version| version.timestamp == wanted);
         let by_number =
             log.iter().find(|version| i64::try_from(version.seq) == Ok(wanted) && version.seq > 0);
-        by_time.or(by_number).cloned().ok_or_else(|| {
+        by_time.or(by_number).ok_or_else(|| {
             Error::not_found(format!(
                 "there is no version {wanted} in {}; `seawall versions` lists those that are there",
                 self.bucket.place()

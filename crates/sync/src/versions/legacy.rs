@@ -58,6 +58,7 @@ fn record(timestamp: i64, json: &[u8], tree: &Tree) -> VersionRecord {
         tree: tree.digest(),
         files: tree.files().count() as u64,
         bytes: tree.files().map(|(_, file)| file.size).sum(),
+        began: 0,
         legacy: true,
     }
 }
@@ -88,7 +89,7 @@ fn beside(timestamp: i64, mut tree: Tree) -> Tree {
     for (path, node) in &mut tree.0 {
         if let Node::File(file) = node {
             let object: Arc<str> = format!("{timestamp:013}/{}", path.lossy()).into();
-            file.place = Some(Place { object, offset: 0 });
+            file.place = Some(Place::plain(object, 0));
         }
     }
     tree

@@ -41,6 +41,9 @@ const MAX_MANIFEST: u64 = 2 << 30;
 impl Versions {
     /// The files of a version, with where their bodies are.
     pub async fn tree(&self, version: &VersionRecord) -> Result<Tree> {
+        if let Some(gate) = &self.gate {
+            gate.admit(version.manifest_size).await?;
+        }
         if version.legacy {
             return legacy::tree(self, version).await;
         }

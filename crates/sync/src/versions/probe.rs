@@ -5,7 +5,7 @@ use crate::{Result, retry::retry};
 use bytes::Bytes;
 use seawall_api::ErrorKind;
 
-const PROBES: &str = ".probe/";
+pub const PROBES: &str = ".probe/";
 const STEP: &str = "asking what the store can do";
 
 impl Versions {

@@ -2,12 +2,12 @@
 //! looks again, and uploads anew what it lost. Then it is deleted; a prune that died is finished by the next.
 
 use super::{
-    Committed, Head, PACKS, Record, VersionRecord, Versions, What, commit::CANDIDATES, commit::manifest_key,
-    history::live, legacy,
+    COMMITS, Committed, Head, PACKS, Record, VersionRecord, Versions, What, commit::CANDIDATES,
+    commit::manifest_key, history::live, legacy, probe::PROBES, record,
 };
-use crate::{Result, retry::retry};
+use crate::{Error, Result, retry::retry};
 use futures::{FutureExt, StreamExt, TryStreamExt, future::BoxFuture};
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use std::{
     collections::{BTreeMap, BTreeSet},
     sync::Arc,
@@ -21,7 +21,18 @@ pub struct Keep {
     pub younger_than: Option<i64>,
 }
 
-#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize)]
+/// Which versions go.
+#[derive(Debug, Clone, Copy)]
+enum Drop {
+    /// All but these.
+    AllBut(Keep),
+    /// One, by its time or its number.
+    One(i64),
+    /// All of them, the newest too.
+    All,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct Pruned {
     pub kept: usize,
     pub dropped: Vec<i64>,
@@ -29,34 +40,77 @@ pub struct Pruned {
     pub bytes_deleted: u64,
 }
 
+/// Bytes of a large manifest.
+const LARGE: u64 = 8 << 20;
 /// Whoever pushes meanwhile makes us look again.
 const TRIES: usize = 20;
 
 impl Versions {
+    /// Drops all versions but those to keep, and deletes what no other version has.
     pub async fn prune(&self, keep: Keep) -> Result<Pruned> {
+        self.drop_versions(Drop::AllBut(keep)).await
+    }
+
+    /// Drops one version, by its time or its number. `not_found` where there is none, `conflict` where it is the newest:
+    /// a workspace that has it would take it for undone.
+    pub async fn delete(&self, wanted: i64) -> Result<Pruned> {
+        self.drop_versions(Drop::One(wanted)).await
+    }
+
+    /// Drops every version and deletes what they had, the records too but for one that says so. A push that is under way
+    /// loses its race, and makes the first version of another history. One that slept for all of this finds its number
+    /// free, and its record is no version: whoever calls this sees to it that nothing is pushed meanwhile.
+    pub async fn delete_all(&self) -> Result<Pruned> {
+        let pruned = self.drop_versions(Drop::All).await?;
+        self.bury_records().await?;
+        Ok(pruned)
+    }
+
+    /// As [`Versions::delete_all`], and nothing at all stays: for a workspace that nobody will ever push again.
+    pub async fn erase(&self) -> Result<Pruned> {
+        let mut erased = self.delete_all().await?;
+        let left = retry("listing what is left", || self.bucket.list("", None)).await?;
+        let keys: Vec<Arc<str>> = left.iter().map(|object| object.key.as_str().into()).collect();
+        self.delete_objects(&keys).await?;
+        erased.objects_deleted += left.len() as u64;
+        erased.bytes_deleted += left.iter().map(|object| object.size).sum::<u64>();
+        Ok(erased)
+    }
+
+    async fn drop_versions(&self, what: Drop) -> Result<Pruned> {
         for _ in 0..TRIES {
-            if let Some(pruned) = self.try_prune(keep).await? {
+            if let Some(pruned) = self.try_drop(what).await? {
                 return Ok(pruned);
             }
         }
-        Err(crate::Error::conflict("others push all the time; prune again when they pause").during("pruning"))
+        Err(Error::conflict("others push all the time; try again when they pause")
+            .during("dropping versions"))
     }
 
     /// None where somebody committed meanwhile.
-    async fn try_prune(&self, keep: Keep) -> Result<Option<Pruned>> {
+    async fn try_drop(&self, what: Drop) -> Result<Option<Pruned>> {
         let records = self.records_after(0).await?;
-        let Some(last) = records.last() else { return Ok(Some(Pruned::default())) };
         let mut versions = self.older(&records).await?;
         versions.extend(live(&records));
-        let (kept, dropped) = self.choose(&versions, keep);
+        let (kept, dropped) = self.choose(&versions, what)?;
+        // Without a record there is nothing by which a push could know what is decided here.
+        if records.is_empty() && !matches!(what, Drop::All) {
+            return match what {
+                Drop::One(_) => Err(Error::conflict("it is of the older layout; sync first, then drop it")),
+                _ => Ok(Some(Pruned::default())),
+            };
+        }
         let named = self.named(&kept).await?;
-        let sizes = self.objects(&records, &versions).await?;
+        let sizes = match what {
+            Drop::All => self.all_objects().await?,
+            _ => self.objects(&records, &versions).await?,
+        };
         let doomed: Vec<Arc<str>> =
             sizes.keys().filter(|key| !named.contains(&***key)).map(|key| Arc::from(key.as_str())).collect();
         if doomed.is_empty() && dropped.is_empty() {
             return Ok(Some(Pruned { kept: kept.len(), ..Pruned::default() }));
         }
-        let head = Head::of(last, kept.last().cloned());
+        let head = records.last().map_or_else(Head::default, |last| Head::of(last, kept.last().cloned()));
         let what = What::Condemned {
             newest: kept.last().map(|version| version.seq).filter(|seq| *seq > 0),
             versions: dropped.iter().map(|version| version.seq).filter(|seq| *seq > 0).collect(),
@@ -66,7 +120,7 @@ impl Versions {
         if self.commit_other(&head, what).await? == Committed::Lost {
             return Ok(None);
         }
-        self.delete_all(&doomed).await?;
+        self.delete_objects(&doomed).await?;
         Ok(Some(Pruned {
             kept: kept.len(),
             dropped: dropped.iter().map(|version| version.timestamp).collect(),
@@ -75,22 +129,54 @@ impl Versions {
         }))
     }
 
-    fn choose(&self, versions: &[VersionRecord], keep: Keep) -> (Vec<VersionRecord>, Vec<VersionRecord>) {
+    fn choose(&self, versions: &[VersionRecord], what: Drop) -> Result<Chosen> {
         let now = self.clock.now_ms();
-        let count = versions.len();
-        let stays = |(at, version): (usize, &VersionRecord)| {
-            let newest = at + keep.newest.max(1) >= count;
+        let is_kept = |keep: &Keep, at: usize, version: &VersionRecord| {
+            let newest = at + keep.newest.max(1) >= versions.len();
             let young = keep.younger_than.is_some_and(|time| version.timestamp >= now.saturating_sub(time));
             newest || young
         };
+        let one = match what {
+            Drop::One(wanted) => Some(self.one_of(versions, wanted)?.timestamp),
+            Drop::AllBut(_) | Drop::All => None,
+        };
+        if one.is_some() && one == versions.last().map(|newest| newest.timestamp) {
+            return Err(Error::conflict(
+                "the newest version stays; make another by a sync, or delete the sandbox with all its versions",
+            ));
+        }
         let (mut kept, mut dropped) = (Vec::new(), Vec::new());
         for (at, version) in versions.iter().enumerate() {
-            match stays((at, version)) {
-                true => kept.push(version.clone()),
-                false => dropped.push(version.clone()),
-            }
+            let stays = match &what {
+                Drop::AllBut(keep) => is_kept(keep, at, version),
+                Drop::One(_) => one != Some(version.timestamp),
+                Drop::All => false,
+            };
+            if stays { &mut kept } else { &mut dropped }.push(version.clone());
         }
-        (kept, dropped)
+        Ok((kept, dropped))
+    }
+
+    /// What is left of a chain without versions: one small record, so that a push that slept finds no number free that
+    /// was taken before. The others go.
+    async fn bury_records(&self) -> Result<()> {
+        let records = self.records_after(0).await?;
+        let Some(mut last) = records.last().cloned() else { return Ok(()) };
+        if !last.is_tombstone() {
+            let what = What::tombstone(self.clock.now_ms());
+            let Committed::Done(record) = self.commit_other(&Head::of(&last, None), what).await? else {
+                // Somebody pushed: that is another history, and it goes on from these.
+                return Ok(());
+            };
+            last = *record;
+        }
+        let old: Vec<Arc<str>> = records
+            .iter()
+            .map(|record| record.seq)
+            .filter(|seq| *seq < last.seq)
+            .map(|seq| record::key(seq).into())
+            .collect();
+        self.delete_objects(&old).await
     }
 
     /// Everything that the kept versions need.
@@ -105,8 +191,10 @@ impl Versions {
             }
             .boxed()
         };
+        // Large ones one after the other: each is in memory as a whole.
+        let at_once = if kept.iter().all(|version| version.manifest_size < LARGE) { 4 } else { 1 };
         let trees: Vec<BoxFuture<'_, Result<BTreeSet<String>>>> = kept.iter().map(objects).collect();
-        let all: Vec<BTreeSet<String>> = futures::stream::iter(trees).buffered(4).try_collect().await?;
+        let all: Vec<BTreeSet<String>> = futures::stream::iter(trees).buffered(at_once).try_collect().await?;
         for objects in all {
             named.extend(objects);
         }
@@ -141,12 +229,23 @@ impl Versions {
         Ok(all)
     }
 
-    async fn delete_all(&self, keys: &[Arc<str>]) -> Result<()> {
+    /// All that is there but records, which are decided on later, and what a store is just asked with.
+    async fn all_objects(&self) -> Result<BTreeMap<String, u64>> {
+        let listed = retry("listing bodies", || self.bucket.list("", None)).await?;
+        let stays = |key: &str| key.starts_with(COMMITS) || key.starts_with(PROBES);
+        let all = listed.into_iter().filter(|object| !stays(&object.key));
+        Ok(all.map(|object| (object.key, object.size)).collect())
+    }
+
+    async fn delete_objects(&self, keys: &[Arc<str>]) -> Result<()> {
         let delete = |key| retry("deleting a body", move || self.bucket.delete(key)).boxed();
         let deletes: Vec<BoxFuture<'_, Result<()>>> = keys.iter().map(|key: &Arc<str>| delete(key)).collect();
         futures::stream::iter(deletes).buffer_unordered(16).try_collect::<Vec<()>>().await.map(drop)
     }
 }
+
+/// Versions that stay, and versions that go.
+type Chosen = (Vec<VersionRecord>, Vec<VersionRecord>);
 
 /// What records condemned.
 pub(crate) fn condemned(records: &[Record]) -> BTreeSet<Arc<str>> {

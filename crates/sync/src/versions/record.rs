@@ -7,6 +7,10 @@ use std::sync::Arc;
 
 const FORMAT: &str = "1.0";
 
+fn is_zero(number: &u64) -> bool {
+    *number == 0
+}
+
 /// A link of the chain.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Record {
@@ -56,9 +60,20 @@ pub struct VersionRecord {
     pub tree: Strong,
     pub files: u64,
     pub bytes: u64,
+    /// The record by which all versions before were deleted; 0 where that never happened. Whatever a workspace agreed on
+    /// before it is of another history, and says nothing about this one.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub began: u64,
     /// Bodies lie beside the manifest under their own paths, and no record was ever written.
     #[serde(skip)]
     pub legacy: bool,
+}
+
+impl What {
+    /// Everything before it is gone.
+    pub fn tombstone(timestamp: i64) -> What {
+        What::Condemned { newest: None, versions: Vec::new(), objects: Vec::new(), timestamp }
+    }
 }
 
 impl VersionRecord {
@@ -110,6 +125,12 @@ impl Record {
             What::Version(version) => Some(version),
             _ => None,
         }
+    }
+
+    /// Whether all before it is gone, records included.
+    pub fn is_tombstone(&self) -> bool {
+        matches!(&self.what, What::Condemned { newest: None, versions, objects, .. }
+            if versions.is_empty() && objects.is_empty())
     }
 
     pub fn timestamp(&self) -> i64 {

@@ -5,6 +5,7 @@ use super::{Body, Committed, Head, NoMemory, Record, VersionRecord, Versions, Wh
 use crate::{
     Result,
     retry::retry,
+    sparse::{self, Decoder, Part},
     sums::Hasher,
     tree::{File, Place},
 };
@@ -63,11 +64,11 @@ impl Versions {
                 found.bodies += 1;
                 found.bytes += needed.file.size;
                 progress(needed.file.size);
-                if self.damage(&object, at, &needed.file).await?.is_none() {
+                if self.damage(&needed.file).await?.is_none() {
                     continue;
                 }
                 // Once more: the way may be to blame, and a quarantine is for what is damaged there.
-                let Some(why) = self.damage(&object, at, &needed.file).await? else { continue };
+                let Some(why) = self.damage(&needed.file).await? else { continue };
                 let Needed { path, versions, file } = needed;
                 bad.push(Body { object: object.as_str().into(), offset: at, size: file.size });
                 let (path, object) = (Some(path), object.clone());
@@ -80,20 +81,26 @@ impl Versions {
 
     /// The records that are there. What is missing in between, or is none, is damage.
     async fn readable(&self, found: &mut Verified) -> Result<Vec<Record>> {
-        let (mut records, mut next) = (Vec::new(), 1);
+        let (mut records, mut damage, mut next) = (Vec::new(), Vec::new(), 1);
         for number in self.numbers_from(0).await? {
-            for missing in next..number {
-                found.damage.push(no_record(missing, "it is gone; versions have numbers without a gap"));
+            let read = match self.record(number).await {
+                Err(error) if error.kind() != ErrorKind::Invalid => return Err(error),
+                read => read.ok(),
+            };
+            // All before it was deleted.
+            if read.as_ref().is_some_and(Record::is_tombstone) {
+                damage.clear();
+                next = number;
             }
+            let gap = "it is gone; versions have numbers without a gap";
+            damage.extend((next..number).map(|missing| no_record(missing, gap)));
             next = number + 1;
-            match self.record(number).await {
-                Ok(record) => records.push(record),
-                Err(error) if error.kind() == ErrorKind::Invalid => {
-                    found.damage.push(no_record(number, "it is not a commit record"));
-                }
-                Err(error) => return Err(error),
+            match read {
+                Some(record) => records.push(record),
+                None => damage.push(no_record(number, "it is not a commit record")),
             }
         }
+        found.damage.extend(damage);
         Ok(records)
     }
 
@@ -115,7 +122,7 @@ impl Versions {
                 }
             };
             for (path, file) in tree.files() {
-                let Some(Place { object, offset }) = &file.place else { continue };
+                let Some(Place { object, offset, .. }) = &file.place else { continue };
                 let of_object = needed.entry(object.to_string()).or_default();
                 let entry = of_object.entry(*offset).or_insert_with(|| Needed {
                     file: file.clone(),
@@ -130,32 +137,40 @@ impl Versions {
         Ok(needed)
     }
 
-    async fn damage(&self, object: &str, offset: u64, file: &File) -> Result<Option<String>> {
-        if file.size == 0 {
-            return Ok(None);
-        }
-        let range = Some(offset..offset + file.size);
+    async fn damage(&self, file: &File) -> Result<Option<String>> {
+        let Some(place) = file.place.as_ref().filter(|_| file.size > 0) else { return Ok(None) };
+        let (object, stored) = (&*place.object, place.stored(file.size));
+        let range = Some(place.offset..place.end(file.size));
         let mut body = match retry("verifying", || self.bucket.get(object, range.clone())).await {
             Ok(body) => body,
             Err(error) if error.kind() == ErrorKind::NotFound => return Ok(Some("it is gone".to_owned())),
             Err(error) if error.kind() == ErrorKind::Invalid => return Ok(Some(error.to_string())),
             Err(error) => return Err(error.during("verifying")),
         };
+        let mut decoder = Decoder::new(file.size, place.sparse.as_deref());
         let (mut hasher, mut size) = (Hasher::default(), 0u64);
         while let Some(part) = body.next().await {
-            let part = match part {
+            let mut part = match part {
                 Ok(part) => part,
                 // Cut short on the way: the second look decides.
                 Err(error) if error.is_retryable() => return Ok(Some(error.to_string())),
                 Err(error) => return Err(error.during("verifying").on(object)),
             };
             size += part.len() as u64;
-            hasher.update(&part);
+            loop {
+                match decoder.next(&mut part) {
+                    Ok(None) => break,
+                    Ok(Some(Part::Data(bytes))) => hasher.update(&bytes),
+                    Ok(Some(Part::Zeros(count))) => hash_zeros(&mut hasher, count).await,
+                    Err(error) => return Ok(Some(error.to_string())),
+                }
+            }
         }
-        Ok(match (size == file.size, hasher.finish().agree(&file.sums)) {
+        let whole = decoder.is_done() && hasher.finish().agree(&file.sums);
+        Ok(match (size == stored, whole) {
             (true, true) => None,
             (true, false) => Some("its bytes are not those that were stored".to_owned()),
-            (false, _) => Some(format!("it has {size} bytes instead of {}", file.size)),
+            (false, _) => Some(format!("it has {size} bytes instead of {stored}")),
         })
     }
 
@@ -178,6 +193,16 @@ impl Versions {
                 last = newest.clone();
             }
         }
+    }
+}
+
+/// There may be gigabytes of them, and others want the thread too.
+async fn hash_zeros(hasher: &mut Hasher, mut count: u64) {
+    while count > 0 {
+        let zeros = sparse::zeros(count);
+        hasher.update(&zeros);
+        count -= zeros.len() as u64;
+        tokio::task::yield_now().await;
     }
 }
 

@@ -132,6 +132,32 @@ fn s11_bodies_that_are_nowhere() {
     assert!(parse(&files([beyond])).is_ok());
 }
 
+/// Of a state file with one pack, and one object with bodies that lack their zeros.
+#[test]
+fn s11_bodies_without_their_zeros_that_cannot_be() {
+    let sparse = |pack: u64, stored: u64, plain: u64, offset: u64| {
+        let mut file = but("f", "pack", pack);
+        (file["size"], file["stored"]) = (8192.into(), stored.into());
+        (file["plain"], file["offset"]) = (plain.into(), offset.into());
+        beside(files([file]), "sparse", json!([".packs/b"]))
+    };
+    assert!(parse(&sparse(1, 1030, 1024, 7)).is_ok());
+    // In the other list, in none, larger than any encoding, with a longer beginning than all of it, beyond every object.
+    for bad in [
+        sparse(0, 1030, 0, 0),
+        sparse(2, 1030, 0, 0),
+        sparse(1, 8192 + 67, 0, 0),
+        sparse(1, u64::MAX, 0, 0),
+        sparse(1, 1030, 1031, 0),
+        sparse(1, 1030, 0, u64::MAX - 1000),
+    ] {
+        refused(&bad, "f");
+    }
+    // Without its length it would be read as it is.
+    refused(&beside(files([but("f", "pack", 1)]), "sparse", json!([".packs/b"])), "f");
+    refused(&beside(files([]), "sparse", json!(["../.packs/b"])), "../.packs/b");
+}
+
 #[test]
 fn s11_packs_outside() {
     for pack in ["../other/.packs/a", "/etc/passwd", ".packs/../../a", "", "a\0"] {

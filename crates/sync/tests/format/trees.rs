@@ -6,7 +6,7 @@ use seawall_sync::{
     path,
     state::{CommitRef, StateFile},
     sums::{Md5, Strong, Sums},
-    tree::{File, Mtime, Node, Place, Tree},
+    tree::{File, Mtime, Node, Place, Sparse, Tree},
 };
 
 /// What a name may have: no zero, and no slash.
@@ -38,7 +38,7 @@ fn mode() -> impl Strategy<Value = Option<u32>> {
 fn place() -> impl Strategy<Value = Option<Place>> {
     let offset = prop_oneof![Just(0u64), 0..1u64 << 62];
     let place =
-        (0..4u8, offset).prop_map(|(pack, offset)| Place { object: format!(".packs/{pack}").into(), offset });
+        (0..4u8, offset).prop_map(|(pack, offset)| Place::plain(format!(".packs/{pack}").into(), offset));
     option::of(place)
 }
 
@@ -49,8 +49,17 @@ fn sums() -> impl Strategy<Value = Sums> {
 
 fn file() -> impl Strategy<Value = Node> {
     let size = prop_oneof![Just(0u64), 0..=1u64 << 40];
-    (size, sums(), mode(), mtime(), place())
-        .prop_map(|(size, sums, mode, mtime, place)| Node::File(File { size, sums, mode, mtime, place }))
+    let sparse = option::of((1..=100u64, 0..=100u64));
+    (size, sums(), mode(), mtime(), place(), sparse).prop_map(|(size, sums, mode, mtime, place, sparse)| {
+        let place = place.map(|place| Place { sparse: sparse.map(|parts| stored(size, parts)), ..place });
+        Node::File(File { size, sums, mode, mtime, place })
+    })
+}
+
+/// So many hundredths of a body, of which so many are its beginning.
+fn stored(size: u64, (part, beginning): (u64, u64)) -> Box<Sparse> {
+    let stored = size / 100 * part;
+    Box::new(Sparse { stored, plain: stored / 100 * beginning })
 }
 
 fn link() -> impl Strategy<Value = Node> {

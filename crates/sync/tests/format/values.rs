@@ -4,7 +4,7 @@ use seawall_api::files::FileName;
 use seawall_sync::{
     state::{CommitRef, StateFile},
     sums::{Md5, Strong, Sums},
-    tree::{File, Mtime, Node, Place, Tree},
+    tree::{File, Mtime, Node, Place, Sparse, Tree},
     versions::{Body, Record, VersionRecord, What},
 };
 
@@ -13,11 +13,16 @@ pub const OLDER: &[u8] = include_bytes!("../fixtures/older.sandbox-state");
 /// With every field and array of ours.
 pub const VERSION_1: &[u8] = include_bytes!("../fixtures/version-1.sandbox-state");
 
+/// Of a version with bodies that are stored without their zeros.
+pub const SPARSE: &[u8] = include_bytes!("../fixtures/sparse.sandbox-state");
+
 /// Of a workspace whose sync died after its commit.
 pub const PARTIAL: &[u8] = include_bytes!("../fixtures/partial.sandbox-state");
 
 const FIRST: &[u8] = include_bytes!("../fixtures/first.commit");
 const COMMITTED: &[u8] = include_bytes!("../fixtures/version.commit");
+/// The first version after all were deleted.
+const ANEW: &[u8] = include_bytes!("../fixtures/anew.commit");
 const CONDEMNED: &[u8] = include_bytes!("../fixtures/condemned.commit");
 const QUARANTINED: &[u8] = include_bytes!("../fixtures/quarantined.commit");
 
@@ -39,7 +44,7 @@ fn at(secs: i64, nanos: u32) -> Mtime {
 }
 
 fn place(object: &str, offset: u64) -> Option<Place> {
-    Some(Place { object: object.into(), offset })
+    Some(Place::plain(object.into(), offset))
 }
 
 /// A file of the older system.
@@ -102,6 +107,25 @@ pub fn partial() -> StateFile {
     StateFile { last_synced_at: 1_704_067_200, commit: Some(commit), ..StateFile::default() }
 }
 
+pub fn sparse() -> StateFile {
+    let part = |object: &str, offset, stored, plain| {
+        let sparse = Some(Box::new(Sparse { stored, plain }));
+        Some(Place { object: object.into(), offset, sparse })
+    };
+    let image = plain("2c7ab85a893283e98c931e9511add182", 6 << 30, 1_704_067_100);
+    let small = plain("b1946ac92492d2347c6235b4d2611184", 65_536, 1_704_067_101);
+    let raw = plain("3e2b31c72181b87149ff995e7202c0e3", 10_240, 1_704_067_102);
+    let text = plain("bdd166af3a63f7be696dd17a218a6ffb", 3, 1_704_067_103);
+    let entries = [
+        entry(b"disk.img", full(image, 0, 0o644, strong("1"), part(LARGE_PACK, 0, 1_048_600, 4096))),
+        entry(b"small", full(small, 7, 0o600, strong("2"), part(SMALL_PACK, 3, 1030, 0))),
+        entry(b"text", full(text, 0, 0o644, strong("3"), place(SMALL_PACK, 0))),
+        entry(b"\xffraw", full(raw, 0, 0o644, strong("4"), part(SMALL_PACK, 1033, 2054, 0))),
+    ];
+    let (last_synced_at, tree) = (1_704_067_200, Tree::from_iter(entries));
+    StateFile { last_synced_at, packed: true, tree, ..StateFile::default() }
+}
+
 /// One of ours: an older file with what we add.
 fn full(file: File, nanos: u32, mode: u32, blake3: Strong, place: Option<Place>) -> Node {
     let sums = Sums { strong: Some(blake3), ..file.sums };
@@ -148,6 +172,7 @@ pub fn records() -> Vec<(&'static str, &'static [u8], Record)> {
     vec![
         ("first", FIRST, first()),
         ("version", COMMITTED, committed()),
+        ("anew", ANEW, anew()),
         ("condemned", CONDEMNED, condemned()),
         ("quarantined", QUARANTINED, quarantined()),
     ]
@@ -169,6 +194,7 @@ fn first() -> Record {
         tree: strong("8"),
         files: 0,
         bytes: 0,
+        began: 0,
         legacy: false,
     };
     Record::new(1, FIRST_ID.to_owned(), "", What::Version(version))
@@ -185,9 +211,17 @@ fn committed() -> Record {
         tree: strong("5"),
         files: 6,
         bytes: 27,
+        began: 0,
         legacy: false,
     };
     Record::new(7, COMMITTED_ID.to_owned(), FIRST_ID, What::Version(version))
+}
+
+fn anew() -> Record {
+    let What::Version(version) = committed().what else { panic!("it is a version") };
+    let (seq, id) = (12, "77aa66bb55cc44dd33ee22ff11009988".to_owned());
+    let version = VersionRecord { seq, id: id.clone(), began: 10, ..version };
+    Record::new(seq, id, CONDEMNED_ID, What::Version(version))
 }
 
 fn condemned() -> Record {

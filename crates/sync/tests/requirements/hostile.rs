@@ -44,6 +44,7 @@ async fn commit(memory: &MemoryBucket, manifest: &str) {
         tree: Strong([0; 32]),
         files: 1,
         bytes: 4,
+        began: 0,
         legacy: false,
     };
     let record = Record::new(1, "hostile".to_owned(), "", What::Version(version));

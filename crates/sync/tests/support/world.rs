@@ -7,8 +7,9 @@ use seawall_sync::{
     bucket::{self, MemoryBucket, SharedBucket},
     disk::{Disk, LocalWorkspace, ScanAsk},
     engine::{Engine, Options, SyncReport},
+    sparse::{Decoder, Part},
     testing::{CountedIds, Faults, FaultyBucket, FaultyWorkspace, ManualClock},
-    tree::{Node, Tree},
+    tree::{Node, Place, Tree},
     versions::{Keep, Pruned, Turnstile, Versions},
 };
 use std::{
@@ -91,6 +92,8 @@ pub struct World {
     /// Bodies that a user wrote, and those that a user deleted or replaced.
     pub written: BTreeSet<String>,
     pub dead: BTreeSet<String>,
+    /// Files that are written from now on have holes.
+    pub holes: bool,
     next: u64,
 }
 
@@ -110,6 +113,7 @@ impl World {
             turnstile: None,
             written: BTreeSet::new(),
             dead: BTreeSet::new(),
+            holes: false,
             next: 0,
         }
     }
@@ -169,10 +173,25 @@ impl World {
         }
     }
 
+    /// Everything goes. None where the process died.
+    pub async fn delete_all_with_faults(
+        &self,
+        replica: usize,
+        faults: &Arc<Faults>,
+    ) -> Option<Result<Pruned>> {
+        let bucket = Arc::new(FaultyBucket::new(self.bucket.clone(), faults.clone()));
+        let versions = self.versions_on(bucket, replica);
+        tokio::select! {
+            done = versions.delete_all() => Some(done),
+            () = faults.crash() => None,
+        }
+    }
+
     /// A body that nobody wrote before.
     fn body(&mut self) -> String {
         self.next += 1;
-        let body = format!("body {}", self.next);
+        let holes = if self.holes { "\0".repeat(5000) } else { String::new() };
+        let body = format!("body {}{holes}", self.next);
         self.written.insert(body.clone());
         body
     }
@@ -219,7 +238,10 @@ impl World {
     pub fn link(&mut self, replica: usize, path: &str) {
         let full = self.room(replica, path);
         self.bury(&full);
+        // A target is text.
+        let holes = std::mem::take(&mut self.holes);
         let body = self.body();
+        self.holes = holes;
         symlink(body, &full).unwrap();
     }
 
@@ -271,7 +293,7 @@ impl World {
                         let place = file.place.clone().unwrap();
                         let key = (place.object.to_string(), place.offset);
                         if !known.contains_key(&key) {
-                            let body = self.stored(path, &key, file.size).await?;
+                            let body = self.stored(path, &place, file.size).await?;
                             known.insert(key.clone(), body);
                         }
                         bodies.insert(known[&key].clone());
@@ -286,11 +308,18 @@ impl World {
         Ok(bodies)
     }
 
-    async fn stored(&self, path: &FileName, (object, offset): &(String, u64), size: u64) -> Result<String> {
-        let body =
-            self.bucket.get(object, Some(*offset..offset + size)).await.map_err(|error| error.on(path))?;
-        let body = bucket::collect(body, size).await?;
-        String::from_utf8(body.to_vec()).map_err(|error| Error::invalid(error.to_string()))
+    async fn stored(&self, path: &FileName, place: &Place, size: u64) -> Result<String> {
+        let range = Some(place.offset..place.end(size));
+        let stored = self.bucket.get(&place.object, range).await.map_err(|error| error.on(path))?;
+        let mut stored = bucket::collect(stored, place.stored(size)).await?;
+        let (mut decoder, mut body) = (Decoder::new(size, place.sparse.as_deref()), Vec::new());
+        while let Some(part) = decoder.next(&mut stored).map_err(|error| Error::invalid(error.to_string()))? {
+            match part {
+                Part::Data(bytes) => body.extend_from_slice(&bytes),
+                Part::Zeros(count) => body.resize(body.len() + count as usize, 0),
+            }
+        }
+        String::from_utf8(body).map_err(|error| Error::invalid(error.to_string()))
     }
 
     /// The promise: every byte written and not deleted by its user is somewhere.

@@ -1,7 +1,10 @@
 //! The single checks. Each does the thing itself where it can, rather than guess.
 
 use super::Check;
-use crate::{app::App, config::Settings};
+use crate::{
+    app::{App, check_data},
+    config::Settings,
+};
 use seawall_api::SandboxId;
 use seawall_core::{ExecRequest, NewSandbox, ports::Volumes};
 use std::{
@@ -98,7 +101,8 @@ impl Drop for Scratch {
 fn writable(data: &Path) -> Check {
     let name = "data folder";
     let scratch = Scratch::new(data);
-    let written = private_dir(data).and_then(|()| std::fs::write(&scratch.0, b"x"));
+    let written =
+        private_dir(data).and_then(|()| check_data(data)).and_then(|()| std::fs::write(&scratch.0, b"x"));
     match written {
         Ok(()) => Check::ok(name, format!("{} can be written", data.display())),
         Err(error) if error.kind() == io::ErrorKind::StorageFull => Check::missing(

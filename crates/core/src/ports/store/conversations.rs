@@ -56,6 +56,9 @@ pub trait Conversations: Send + Sync {
     /// With its totals.
     async fn get(&self, account: AccountId, id: ConversationId) -> Result<Conversation>;
 
+    /// How many conversations an account has.
+    async fn count(&self, account: AccountId) -> Result<u64>;
+
     async fn list(
         &self,
         account: AccountId,

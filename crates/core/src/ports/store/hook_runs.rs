@@ -1,7 +1,7 @@
 //! Runs of hooks, kept to be looked at.
 
 use super::{Page, Paged};
-use crate::Result;
+use crate::{Result, host_paths};
 use async_trait::async_trait;
 use jiff::Timestamp;
 use seawall_api::{AccountId, ConversationId, HookRunId, SandboxId, TurnId, hook};
@@ -41,11 +41,12 @@ impl HookRun {
             let is_default = self.name.as_deref() == Some(DEFAULT_HOOK);
             let is_open = is_default || self.name.as_ref().is_some_and(|name| name.starts_with(WEBHOOK_TO));
             self.name = self.name.map(|name| if is_open { name } else { "command".to_owned() });
-            if let Some(error) =
-                self.outcome.as_mut().and_then(|outcome| outcome.error.as_mut()).filter(|_| is_default)
-            {
-                *error =
-                    "its files could not be brought in, or pushed: the operator's log tells why".to_owned();
+            if let Some(error) = self.outcome.as_mut().and_then(|outcome| outcome.error.as_mut()) {
+                *error = match is_default {
+                    true => "its files could not be brought in, or pushed: the operator's log tells why"
+                        .to_owned(),
+                    false => host_paths::redact(error).into_owned(),
+                };
             }
         }
         self.told()

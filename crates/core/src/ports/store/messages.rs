@@ -23,6 +23,18 @@ pub trait Messages: Send + Sync {
     /// `not_found` where there is none.
     async fn get(&self, account: AccountId, conversation: ConversationId, id: MessageId) -> Result<Message>;
 
+    /// Estimates what a message takes in memory, in bytes. `not_found` where there is none.
+    async fn size(&self, account: AccountId, conversation: ConversationId, id: MessageId) -> Result<u64>;
+
+    /// Estimates what each message of a page takes in memory, in bytes: for who has to know that before it is read.
+    async fn sizes(
+        &self,
+        account: AccountId,
+        conversation: ConversationId,
+        direction: Direction,
+        page: &Page,
+    ) -> Result<Vec<u64>>;
+
     async fn list(
         &self,
         account: AccountId,

@@ -1,14 +1,56 @@
 //! Rows of sandboxes: the intent before the box, and what is known of it later.
 
 use super::{Page, Paged, to_micros};
-use crate::{Result, ports::Volumes};
+use crate::{
+    Error, Result,
+    hooks::is_own_key,
+    ports::{RecordHead, Volumes},
+};
 use async_trait::async_trait;
 use jiff::Timestamp;
 use seawall_api::{
-    AccountId, SandboxId,
+    AccountId, ErrorKind, SandboxId,
     sandbox::{EndReason, SandboxSpec, SandboxState},
 };
 use serde_json::{Map, Value};
+
+/// What users and hooks may keep in a sandbox's metadata: bytes of JSON, and keys. The service's own keys do not count.
+pub const MAX_METADATA: usize = 64 << 10;
+pub const MAX_METADATA_KEYS: usize = 256;
+
+/// Sets keys, and takes away those whose value is null. `too_large` where that is more than [`MAX_METADATA`] or
+/// [`MAX_METADATA_KEYS`] allow, unless it is less than there was before.
+pub fn merge_metadata(metadata: &mut Map<String, Value>, changes: &Map<String, Value>) -> Result<()> {
+    let grows = changes.iter().any(|(key, value)| !value.is_null() && !is_own_key(key));
+    let before = if grows { users_part(metadata) } else { (0, 0) };
+    for (key, value) in changes {
+        match value {
+            Value::Null => drop(metadata.remove(key)),
+            value => drop(metadata.insert(key.clone(), value.clone())),
+        }
+    }
+    let after = if grows { users_part(metadata) } else { (0, 0) };
+    let exceeds = |after: usize, before: usize, most: usize| after > most && after > before;
+    if exceeds(after.0, before.0, MAX_METADATA) || exceeds(after.1, before.1, MAX_METADATA_KEYS) {
+        let message = format!(
+            "metadata would have {} bytes and {} keys, the limits are {MAX_METADATA} and {MAX_METADATA_KEYS}: remove keys, or \
+             keep what is large in a file",
+            after.0, after.1
+        );
+        return Err(Error::new(ErrorKind::TooLarge, message).with_code("metadata_too_large"));
+    }
+    Ok(())
+}
+
+/// Bytes and keys of what is not the service's own.
+fn users_part(metadata: &Map<String, Value>) -> (usize, usize) {
+    let theirs = metadata.iter().filter(|(key, _)| !is_own_key(key));
+    theirs.fold((2, 0), |(bytes, keys), (key, value)| {
+        // Each key has quotes, a colon and a comma.
+        let text = serde_json::to_string(value).map_or(0, |text| text.len());
+        (bytes + key.len() + text + 4, keys + 1)
+    })
+}
 
 /// A sandbox as its row says. The box may have moved on.
 #[derive(Debug, Clone, PartialEq)]
@@ -37,6 +79,24 @@ pub struct SandboxRow {
 }
 
 impl SandboxRow {
+    /// The part that background rounds read.
+    pub fn head(&self) -> RecordHead {
+        RecordHead {
+            id: self.id,
+            account_id: self.account_id,
+            provider: self.provider.clone(),
+            template: self.template.clone(),
+            state: self.state,
+            reason: self.reason.clone(),
+            removing: self.removing,
+            unsynced: self.unsynced.clone(),
+            timeouts: self.spec.timeouts,
+            volume: self.spec.volume.clone(),
+            created_at: self.created_at,
+            started_at: self.started_at,
+        }
+    }
+
     /// As stores keep it: see [`to_micros`].
     pub fn kept(&self) -> SandboxRow {
         SandboxRow {
@@ -76,6 +136,9 @@ pub trait SandboxRows: Send + Sync {
     /// Whoever it belongs to: for the machine that has its box.
     async fn find(&self, id: SandboxId) -> Result<Option<SandboxRow>>;
 
+    /// Estimates what each row of a page of [`SandboxRows::list`] takes in memory, in bytes. A page may be shorter.
+    async fn sizes(&self, account: AccountId, filter: &SandboxFilter, page: &Page) -> Result<Vec<u64>>;
+
     /// Newest first.
     async fn list(
         &self,
@@ -89,7 +152,7 @@ pub trait SandboxRows: Send + Sync {
     /// by [`SandboxRows::merge_metadata`] alone.
     async fn update(&self, row: &SandboxRow) -> Result<SandboxRow>;
 
-    /// Sets keys, and takes away those whose value is null, whatever others do meanwhile.
+    /// Changes the metadata as [`merge_metadata`] does, whatever others do meanwhile: its bounds hold for what is there then.
     async fn merge_metadata(
         &self,
         account: AccountId,
@@ -103,6 +166,12 @@ pub trait SandboxRows: Send + Sync {
     /// Removing what is gone succeeds.
     async fn remove(&self, account: AccountId, id: SandboxId) -> Result<()>;
 
-    /// Rows of one machine, of all accounts, oldest first, without the terminated ones: for its sweep. None: those of no machine.
+    /// Rows of one machine, of all accounts, oldest first, without the terminated ones. `None`: those of no machine.
     async fn of_node(&self, node: Option<&str>, page: &Page) -> Result<Paged<SandboxRow>>;
+
+    /// As [`SandboxRows::of_node`], but only what background rounds need: neither specs nor metadata are read.
+    async fn heads_of_node(&self, node: Option<&str>, page: &Page) -> Result<Paged<RecordHead>>;
+
+    /// As [`SandboxRows::find`], of the same part.
+    async fn head(&self, id: SandboxId) -> Result<Option<RecordHead>>;
 }

@@ -26,6 +26,17 @@ pub struct BeginTurn {
     pub first_event: Option<Bytes>,
     /// For whoever begins it and runs it too: held from its first moment on, with epoch 1.
     pub lease: Option<NewLease>,
+    /// The boot of the machine that begins it, where that is known: see [`Turns::boot`].
+    pub boot: Option<String>,
+}
+
+/// A turn that runs, as rounds see it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct RunningTurn {
+    pub id: TurnId,
+    pub account_id: AccountId,
+    pub sandbox_id: Option<SandboxId>,
+    pub created_at: Timestamp,
 }
 
 #[derive(Debug, Clone, PartialEq)]
@@ -59,11 +70,14 @@ pub struct TurnEvent {
 pub trait Turns: Send + Sync {
     /// In one transaction: the turn with the next number, its prompt in the outbox, one more message in the
     /// totals, and what else `turn` names. `conflict` while another turn of the conversation, or with its sandbox, runs. The same turn twice is
-    /// one, and its row as it is now comes back.
+    /// one, and its row as it is now comes back. Where the conversation has messages already, the times of the turn and of
+    /// its prompt are raised above its last change, so that a clock that steps back puts no message before an earlier one.
     async fn begin(&self, account: AccountId, fence: Option<&Fence>, turn: &BeginTurn) -> Result<Turn>;
 
     /// In one transaction: the usage row, unique by turn; only where it was inserted the totals grow, also by one
-    /// message where there is an answer, those of the sandbox (V6) too, and the answer is in the outbox. The second time nothing happens, whatever
+    /// message where there is an answer, those of the sandbox (V6) too, and the answer is in the outbox. What the
+    /// turn's runs were charged ([`Tokens`](super::Tokens)) becomes part of the sums of its days, and where the turn
+    /// used more than that, the rest is charged on the day of `ended_at`. The second time nothing happens, whatever
     /// it says. What comes back is the conversation as it is now.
     async fn end(&self, account: AccountId, fence: Option<&Fence>, end: &EndTurn) -> Result<Conversation>;
 
@@ -96,13 +110,20 @@ pub trait Turns: Send + Sync {
         output_offset: u64,
     ) -> Result<()>;
 
+    /// The sizes of the events from a number on, in bytes, at most `limit` of them: for who has to know that before they are
+    /// read.
+    async fn event_sizes(&self, account: AccountId, turn: TurnId, from: u64, limit: u32) -> Result<Vec<u64>>;
+
     /// In order, from a number on, at most `limit` of them.
     async fn events(&self, account: AccountId, turn: TurnId, from: u64, limit: u32)
     -> Result<Vec<TurnEvent>>;
 
-    /// What an account's turns used that ended at a time or later.
-    async fn used_since(&self, account: AccountId, since: Timestamp) -> Result<Usage>;
-
     /// Turns that run, of all accounts, oldest first: for a server that takes them up again.
-    async fn running(&self, limit: u32) -> Result<Vec<(AccountId, Turn)>>;
+    async fn running(&self, page: &Page) -> Result<Paged<RunningTurn>>;
+
+    /// The turn of an account that runs in one of its sandboxes. There is one at the most.
+    async fn running_in(&self, account: AccountId, sandbox: SandboxId) -> Result<Option<TurnId>>;
+
+    /// The boot of the machine that began a turn. `None` where that is not known.
+    async fn boot(&self, account: AccountId, id: TurnId) -> Result<Option<String>>;
 }

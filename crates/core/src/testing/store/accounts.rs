@@ -3,7 +3,7 @@
 use super::{InUse, MemoryStore, oldest};
 use crate::{
     Error, Result,
-    ports::store::{Accounts, Begun, Cursor, Idempotency, KeyHash, Page, Paged, to_micros},
+    ports::store::{Accounts, Begun, Cursor, Idempotency, KeyHash, KeyLimits, Page, Paged, to_micros},
 };
 use async_trait::async_trait;
 use jiff::Timestamp;
@@ -12,7 +12,7 @@ use seawall_api::{
     account::{Account, ApiKey},
 };
 use serde_json::{Map, Value};
-use std::time::Duration;
+use std::{collections::BTreeMap, time::Duration};
 
 fn no_account(account: AccountId) -> Error {
     Error::not_found(format!("there is no account {account}"))
@@ -20,6 +20,10 @@ fn no_account(account: AccountId) -> Error {
 
 fn no_key(key: KeyId) -> Error {
     Error::not_found(format!("there is no key {key}"))
+}
+
+fn is_good(key: &ApiKey, at: Timestamp) -> bool {
+    key.revoked_at.is_none_or(|over| over > at) && key.expires_at.is_none_or(|over| over > at)
 }
 
 fn exists(what: &str) -> Error {
@@ -60,7 +64,43 @@ impl Accounts for MemoryStore {
         Ok(())
     }
 
-    async fn add_key(&self, key: &ApiKey, hash: &KeyHash) -> Result<()> {
+    async fn set_suspended(&self, account: AccountId, at: Option<Timestamp>) -> Result<()> {
+        let mut state = self.state();
+        let found = state.accounts.get_mut(&account).ok_or_else(|| no_account(account))?;
+        found.suspended_at = at.map(to_micros);
+        Ok(())
+    }
+
+    async fn begin_deletion(&self, account: AccountId, at: Timestamp) -> Result<()> {
+        let mut state = self.state();
+        let found = state.accounts.get_mut(&account).ok_or_else(|| no_account(account))?;
+        found.deleting_at.get_or_insert(to_micros(at));
+        found.suspended_at.get_or_insert(to_micros(at));
+        Ok(())
+    }
+
+    async fn erase(&self, account: AccountId, _limit: u32) -> Result<u64> {
+        let mut state = self.state();
+        let before = state.hook_runs.len() + state.keys_in_use.len() + state.sessions.len();
+        state.hook_runs.retain(|_, (owner, _)| *owner != account);
+        state.keys_in_use.retain(|(owner, _), _| *owner != account);
+        state.sessions.retain(|(owner, ..), _| *owner != account);
+        state.hook_usage.retain(|_, (owner, ..)| *owner != account);
+        Ok((before - state.hook_runs.len() - state.keys_in_use.len() - state.sessions.len()) as u64)
+    }
+
+    async fn remove(&self, account: AccountId) -> Result<()> {
+        let mut state = self.state();
+        let has_sandbox = state.sandboxes.values().any(|row| row.account_id == account);
+        if has_sandbox || state.conversations.values().any(|found| found.account_id == account) {
+            return Err(Error::conflict(format!("account {account} still has sandboxes or conversations")));
+        }
+        state.keys.retain(|_, (key, _)| key.account_id != account);
+        state.accounts.remove(&account);
+        Ok(())
+    }
+
+    async fn add_key(&self, key: &ApiKey, hash: &KeyHash, limits: &KeyLimits) -> Result<()> {
         let mut state = self.state();
         if !state.accounts.contains_key(&key.account_id) {
             return Err(no_account(key.account_id));
@@ -72,6 +112,17 @@ impl Accounts for MemoryStore {
         if state.keys.values().any(|(_, known)| known == hash) {
             return Err(exists("the key"));
         }
+        let (account, now) = (key.account_id, key.created_at);
+        let before = now - limits.keep_over;
+        let count = |keys: &BTreeMap<KeyId, (ApiKey, KeyHash)>, live: bool| {
+            let of =
+                keys.values().filter(|(key, _)| key.account_id == account && (!live || is_good(key, now)));
+            of.count() as u64
+        };
+        if count(&state.keys, false) >= limits.all {
+            state.keys.retain(|_, (key, _)| key.account_id != account || is_good(key, before));
+        }
+        limits.check(count(&state.keys, true), count(&state.keys, false))?;
         let key = ApiKey {
             created_at: to_micros(key.created_at),
             expires_at: key.expires_at.map(to_micros),
@@ -98,6 +149,12 @@ impl Accounts for MemoryStore {
 
     async fn find_key(&self, hash: &KeyHash) -> Result<Option<ApiKey>> {
         Ok(self.state().keys.values().find(|(_, known)| known == hash).map(|(key, _)| key.clone()))
+    }
+
+    async fn good_keys(&self, keys: &[KeyId], at: Timestamp) -> Result<Vec<KeyId>> {
+        let state = self.state();
+        let is = |id: &&KeyId| state.keys.get(*id).is_some_and(|(key, _)| is_good(key, at));
+        Ok(keys.iter().filter(is).copied().collect())
     }
 
     async fn revoke_key(&self, account: AccountId, key: KeyId, at: Timestamp) -> Result<()> {
@@ -131,12 +188,13 @@ impl Idempotency for MemoryStore {
         account: AccountId,
         key: &str,
         request: &[u8; 32],
-        time: Duration,
+        hold: Duration,
         keep: Duration,
     ) -> Result<Begun> {
         let (now, mut state) = (self.now(), self.state());
         let place = (account, key.to_owned());
-        if let Some(there) = state.keys_in_use.get(&place).filter(|there| there.keep_until > now) {
+        let counts = |there: &&InUse| there.keep_until > now || there.answer.is_none();
+        if let Some(there) = state.keys_in_use.get(&place).filter(counts) {
             if there.request != *request {
                 return Err(Error::conflict(
                     "the idempotency key was used for another request; use a new one",
@@ -145,20 +203,30 @@ impl Idempotency for MemoryStore {
             if let Some(answer) = &there.answer {
                 return Ok(Begun::Done(answer.clone()));
             }
-            if there.busy_until > now {
-                return Ok(Begun::Running);
-            }
+            return Ok(if there.busy_until > now { Begun::Running } else { Begun::Lost });
         }
         let receipt = state.next_number();
         let taken = InUse {
             request: *request,
             receipt,
-            busy_until: now + time,
-            keep_until: now + keep.max(time),
+            busy_until: now + hold,
+            keep_until: now + keep.max(hold),
             answer: None,
         };
         state.keys_in_use.insert(place, taken);
         Ok(Begun::New { receipt })
+    }
+
+    async fn renew(&self, receipts: &[u64], hold: Duration, keep: Duration) -> Result<u64> {
+        let (now, mut state) = (self.now(), self.state());
+        let held = |there: &&mut InUse| there.answer.is_none() && receipts.contains(&there.receipt);
+        let mut renewed = 0;
+        for there in state.keys_in_use.values_mut().filter(held) {
+            there.busy_until = now + hold;
+            there.keep_until = there.keep_until.max(now + keep.max(hold));
+            renewed += 1;
+        }
+        Ok(renewed)
     }
 
     async fn finish(&self, account: AccountId, key: &str, receipt: u64, answer: &[u8]) -> Result<()> {
@@ -183,6 +251,14 @@ impl Idempotency for MemoryStore {
         Ok(())
     }
 
+    async fn kept(&self, account: AccountId) -> Result<(u64, u64)> {
+        let state = self.state();
+        let all = state.keys_in_use.iter().filter(|((owner, _), _)| *owner == account);
+        Ok(all.fold((0, 0), |(keys, bytes), (_, key)| {
+            (keys + 1, bytes + key.answer.as_ref().map_or(0, |answer| answer.len() as u64))
+        }))
+    }
+
     async fn close_all(&self, answer: &[u8]) -> Result<u64> {
         let mut state = self.state();
         let open: Vec<_> = state.keys_in_use.values_mut().filter(|there| there.answer.is_none()).collect();
@@ -196,7 +272,7 @@ impl Idempotency for MemoryStore {
         let old: Vec<_> = state
             .keys_in_use
             .iter()
-            .filter(|(_, there)| there.keep_until <= now)
+            .filter(|(_, there)| there.keep_until <= now && there.answer.is_some())
             .map(|(k, _)| k.clone())
             .collect();
         let old: Vec<_> = old.into_iter().take(limit as usize).collect();

@@ -4,8 +4,9 @@ use super::{MemoryStore, State, newest, oldest};
 use crate::{
     Error, Result,
     ports::store::{
-        BeginTurn, ConversationFilter, Conversations, Cursor, Direction, EndTurn, Fence, HookUsage, Messages,
-        NewConversation, Page, Paged, SandboxRow, SortBy, TurnEvent, Turns, to_micros,
+        BeginTurn, ConversationFilter, Conversations, Cursor, Day, Direction, EndTurn, Fence, HookUsage,
+        Messages, NewConversation, Page, Paged, RunningTurn, SandboxRow, SortBy, TurnEvent, Turns,
+        all_tokens, just_after, to_micros,
     },
 };
 use async_trait::async_trait;
@@ -22,6 +23,14 @@ fn no_conversation(id: ConversationId) -> Error {
 
 fn no_turn(id: TurnId) -> Error {
     Error::not_found(format!("there is no turn {id}"))
+}
+
+/// A time behind all that was said in a conversation.
+fn after(conversation: &Conversation, time: Timestamp) -> Timestamp {
+    match conversation.stats.messages_exchanged {
+        0 => to_micros(time),
+        _ => to_micros(time).max(just_after(conversation.updated_at)),
+    }
 }
 
 impl State {
@@ -85,6 +94,11 @@ impl Conversations for MemoryStore {
 
     async fn get(&self, account: AccountId, id: ConversationId) -> Result<Conversation> {
         self.state().conversation(account, id).cloned()
+    }
+
+    async fn count(&self, account: AccountId) -> Result<u64> {
+        let state = self.state();
+        Ok(state.conversations.values().filter(|found| found.account_id == account).count() as u64)
     }
 
     async fn list(
@@ -152,6 +166,7 @@ impl Conversations for MemoryStore {
         }
         state.hook_usage.insert(key, (account, usage, to_micros(used.at)));
         state.add_to_sandbox(account, used.sandbox_id, &usage);
+        state.charge(account, Day::of(used.at), all_tokens(&usage));
         let conversation = state.conversation(account, used.conversation_id)?;
         conversation.stats = conversation.stats.plus(&usage);
         conversation.updated_at = conversation.updated_at.max(to_micros(used.at));
@@ -187,8 +202,8 @@ impl Turns for MemoryStore {
             return Err(Error::invalid("the prompt is of another conversation or turn"));
         }
         let (now, mut state) = (self.now(), self.state());
-        state.check(fence, now)?;
-        state.conversation(account, new.conversation_id)?;
+        state.check(fence)?;
+        let before = state.conversation(account, new.conversation_id)?.clone();
         if let Some((owner, there)) = state.turns.get(&new.id) {
             let same = *owner == account
                 && (there.conversation_id, there.prompt_id) == (new.conversation_id, new.prompt.id);
@@ -204,6 +219,7 @@ impl Turns for MemoryStore {
         if state.turns.values().any(|(owner, turn)| stands_in_the_way(*owner, turn)) {
             return Err(Error::conflict("a turn of this conversation, or with its sandbox, runs"));
         }
+        let created_at = after(&before, new.created_at);
         let of_it = state.turns.values().filter(|(_, turn)| turn.conversation_id == new.conversation_id);
         let turn = Turn {
             id: new.id,
@@ -218,19 +234,23 @@ impl Turns for MemoryStore {
             usage: None,
             output_offset: 0,
             events: u64::from(new.first_event.is_some()),
-            created_at: to_micros(new.created_at),
+            created_at,
             ended_at: None,
             cancelling: false,
         };
         state.turns.insert(new.id, (account, turn.clone()));
+        state.boots.extend(new.boot.clone().map(|boot| (new.id, boot)));
         state.events.entry(new.id).or_default().extend(new.first_event.clone());
         if let Some(lease) = &new.lease {
             state.hold(&lease.name, &lease.holder, lease.time, now);
         }
-        state.put(account, &new.prompt);
+        state.put(
+            account,
+            &Message { created_at: after(&before, new.prompt.created_at), ..new.prompt.clone() },
+        );
         let conversation = state.conversation(account, new.conversation_id)?;
         conversation.stats.messages_exchanged += 1;
-        conversation.updated_at = conversation.updated_at.max(to_micros(new.created_at));
+        conversation.updated_at = conversation.updated_at.max(created_at);
         Ok(turn)
     }
 
@@ -238,8 +258,8 @@ impl Turns for MemoryStore {
         if end.state == TurnState::Running {
             return Err(Error::invalid("a turn does not end as `running`"));
         }
-        let (now, mut state) = (self.now(), self.state());
-        state.check(fence, now)?;
+        let mut state = self.state();
+        state.check(fence)?;
         let usage = end.usage.capped();
         let turn = state.turn(account, end.id)?;
         let id = turn.conversation_id;
@@ -254,6 +274,7 @@ impl Turns for MemoryStore {
             turn.ended_at = Some(to_micros(end.ended_at));
             let sandbox = turn.sandbox_id;
             state.usage.insert(end.id, usage);
+            state.close_charges(account, end.id, all_tokens(&usage), Day::of(end.ended_at));
             if let Some(sandbox) = sandbox {
                 state.add_to_sandbox(account, sandbox, &usage);
             }
@@ -277,8 +298,8 @@ impl Turns for MemoryStore {
 
     async fn save_answer(&self, account: AccountId, fence: Option<&Fence>, answer: &Message) -> Result<()> {
         let id = answer.turn_id.ok_or_else(|| Error::invalid("the answer names no turn"))?;
-        let (now, mut state) = (self.now(), self.state());
-        state.check(fence, now)?;
+        let mut state = self.state();
+        state.check(fence)?;
         if state.turn(account, id)?.conversation_id != answer.conversation_id {
             return Err(Error::invalid("the answer is of another conversation than its turn"));
         }
@@ -312,8 +333,8 @@ impl Turns for MemoryStore {
         events: &[Bytes],
         output_offset: u64,
     ) -> Result<()> {
-        let (now, mut state) = (self.now(), self.state());
-        state.check(fence, now)?;
+        let mut state = self.state();
+        state.check(fence)?;
         let there = state.turn(account, id)?.events;
         if first > there {
             return Err(Error::conflict(format!(
@@ -331,6 +352,11 @@ impl Turns for MemoryStore {
         Ok(())
     }
 
+    async fn event_sizes(&self, account: AccountId, id: TurnId, from: u64, limit: u32) -> Result<Vec<u64>> {
+        let events = Turns::events(self, account, id, from, limit).await?;
+        Ok(events.iter().map(|event| event.data.len() as u64).collect())
+    }
+
     async fn events(&self, account: AccountId, id: TurnId, from: u64, limit: u32) -> Result<Vec<TurnEvent>> {
         let mut state = self.state();
         state.turn(account, id)?;
@@ -339,29 +365,36 @@ impl Turns for MemoryStore {
         Ok(wanted.map(|(number, data)| TurnEvent { number, data: data.clone() }).collect())
     }
 
-    async fn used_since(&self, account: AccountId, since: Timestamp) -> Result<Usage> {
+    async fn running(&self, page: &Page) -> Result<Paged<RunningTurn>> {
         let state = self.state();
-        let counts = |(owner, turn): &&(AccountId, Turn)| {
-            *owner == account && turn.ended_at.is_some_and(|ended| ended >= to_micros(since))
+        let found = state.turns.values().filter(|(_, turn)| turn.state == TurnState::Running);
+        let row = |(account, turn): &(AccountId, Turn)| RunningTurn {
+            id: turn.id,
+            account_id: *account,
+            sandbox_id: turn.sandbox_id,
+            created_at: turn.created_at,
         };
-        let by_turns = state.turns.values().filter(counts).filter_map(|(_, turn)| turn.usage);
-        let by_hooks =
-            state.hook_usage.values().filter(|(owner, _, at)| *owner == account && *at >= to_micros(since));
-        Ok(by_turns.chain(by_hooks.map(|(_, usage, _)| *usage)).fold(Usage::default(), |sum, usage| Usage {
-            input_tokens: sum.input_tokens + usage.input_tokens,
-            output_tokens: sum.output_tokens + usage.output_tokens,
-            cache_tokens: sum.cache_tokens + usage.cache_tokens,
-        }))
+        let place = |turn: &RunningTurn| Cursor::at(turn.created_at, turn.id.as_uuid().as_u128());
+        oldest(found.map(row).map(|turn| (place(&turn), turn)).collect(), page)
     }
 
-    async fn running(&self, limit: u32) -> Result<Vec<(AccountId, Turn)>> {
+    async fn running_in(&self, account: AccountId, sandbox: SandboxId) -> Result<Option<TurnId>> {
         let state = self.state();
-        let mut found: Vec<_> =
-            state.turns.values().filter(|(_, turn)| turn.state == TurnState::Running).cloned().collect();
-        found.sort_by_key(|(_, turn)| (turn.created_at, turn.id));
-        found.truncate(limit as usize);
-        Ok(found)
+        let runs = |(owner, turn): &&(AccountId, Turn)| {
+            *owner == account && turn.sandbox_id == Some(sandbox) && turn.state == TurnState::Running
+        };
+        Ok(state.turns.values().find(runs).map(|(_, turn)| turn.id))
     }
+
+    async fn boot(&self, account: AccountId, id: TurnId) -> Result<Option<String>> {
+        let mut state = self.state();
+        state.turn(account, id)?;
+        Ok(state.boots.get(&id).cloned())
+    }
+}
+
+fn size(message: &Message) -> u64 {
+    serde_json::to_string(message).map_or(0, |text| text.len() as u64)
 }
 
 #[async_trait]
@@ -378,6 +411,21 @@ impl Messages for MemoryStore {
             state.messages.iter().find(|((a, c, _, m), _)| (*a, *c, *m) == (account, conversation, id));
         let none = || Error::not_found(format!("there is no message {id}"));
         found.map(|(_, message)| message.clone()).ok_or_else(none)
+    }
+
+    async fn size(&self, account: AccountId, conversation: ConversationId, id: MessageId) -> Result<u64> {
+        Ok(size(&Messages::get(self, account, conversation, id).await?))
+    }
+
+    async fn sizes(
+        &self,
+        account: AccountId,
+        conversation: ConversationId,
+        direction: Direction,
+        page: &Page,
+    ) -> Result<Vec<u64>> {
+        let found = Messages::list(self, account, conversation, direction, page).await?;
+        Ok(found.items.iter().map(size).collect())
     }
 
     async fn list(

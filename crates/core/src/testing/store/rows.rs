@@ -3,9 +3,12 @@
 use super::{MemoryStore, State, newest, oldest};
 use crate::{
     Error, Result,
-    ports::store::{
-        Cursor, HookOutcome, HookRun, HookRuns, Page, Paged, SandboxFilter, SandboxRow, SandboxRows, Session,
-        SessionScope, Sessions, to_micros,
+    ports::{
+        RecordHead,
+        store::{
+            Cursor, HookOutcome, HookRun, HookRuns, Page, Paged, SandboxFilter, SandboxRow, SandboxRows,
+            Session, SessionScope, Sessions, merge_metadata, to_micros,
+        },
     },
 };
 use async_trait::async_trait;
@@ -66,6 +69,12 @@ impl SandboxRows for MemoryStore {
         Ok(self.state().sandboxes.get(&id).cloned())
     }
 
+    async fn sizes(&self, account: AccountId, filter: &SandboxFilter, page: &Page) -> Result<Vec<u64>> {
+        let size =
+            |row: &SandboxRow| serde_json::to_string(&row.metadata).map_or(0, |text| text.len() as u64);
+        Ok(SandboxRows::list(self, account, filter, page).await?.items.iter().map(size).collect())
+    }
+
     async fn list(
         &self,
         account: AccountId,
@@ -114,12 +123,9 @@ impl SandboxRows for MemoryStore {
     ) -> Result<SandboxRow> {
         let mut state = self.state();
         let row = state.sandbox(account, id)?;
-        for (key, value) in changes {
-            match value {
-                Value::Null => drop(row.metadata.remove(key)),
-                value => drop(row.metadata.insert(key.clone(), value.clone())),
-            }
-        }
+        let mut metadata = row.metadata.clone();
+        merge_metadata(&mut metadata, changes)?;
+        row.metadata = metadata;
         row.version += 1;
         Ok(row.clone())
     }
@@ -146,6 +152,15 @@ impl SandboxRows for MemoryStore {
             .values()
             .filter(|row| row.node.as_deref() == node && row.state != SandboxState::Terminated);
         oldest(found.map(|r| (Cursor::at(r.created_at, r.id.as_uuid().as_u128()), r.clone())).collect(), page)
+    }
+
+    async fn heads_of_node(&self, node: Option<&str>, page: &Page) -> Result<Paged<RecordHead>> {
+        let found = self.of_node(node, page).await?;
+        Ok(Paged { items: found.items.iter().map(SandboxRow::head).collect(), next: found.next })
+    }
+
+    async fn head(&self, id: SandboxId) -> Result<Option<RecordHead>> {
+        Ok(self.state().sandboxes.get(&id).map(SandboxRow::head))
     }
 }
 

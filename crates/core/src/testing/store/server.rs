@@ -1,12 +1,15 @@
-//! Leases and the outbox.
+//! Leases, the outbox, and bytes in buckets.
 
 use super::{Held, MemoryStore, State, Waiting};
 use crate::{
     Result,
-    ports::store::{Delivery, Fence, Lease, Leases, Outbox, OutboxEntry, Task},
+    ports::store::{
+        Delivery, Fence, Lease, Leases, Outbox, OutboxEntry, Stored, StoredPlace, Takeover, Task,
+    },
 };
 use async_trait::async_trait;
 use jiff::Timestamp;
+use seawall_api::AccountId;
 use std::{collections::BTreeSet, time::Duration};
 
 impl State {
@@ -18,7 +21,7 @@ impl State {
             Some(held) => held.epoch + 1,
             None => 1,
         };
-        let held = Held { holder: holder.to_owned(), epoch, expires_at: now + time };
+        let held = Held { holder: holder.to_owned(), epoch, expires_at: now + time, released: false };
         self.leases.insert(name.to_owned(), held);
         Some(Lease { name: name.to_owned(), holder: holder.to_owned(), epoch })
     }
@@ -31,10 +34,25 @@ impl Leases for MemoryStore {
         Ok(state.hold(name, holder, time, now))
     }
 
+    async fn take_over(&self, name: &str, holder: &str, time: Duration) -> Result<Takeover> {
+        let (now, mut state) = (self.now(), self.state());
+        let epoch = match state.leases.get(name) {
+            Some(held) if held.expires_at > now && held.holder != holder => {
+                let left = held.expires_at.duration_since(now).unsigned_abs();
+                return Ok(Takeover::Held { holder: held.holder.clone(), left });
+            }
+            Some(held) => held.epoch + 1,
+            None => 1,
+        };
+        let held = Held { holder: holder.to_owned(), epoch, expires_at: now + time, released: false };
+        state.leases.insert(name.to_owned(), held);
+        Ok(Takeover::Ours(Lease { name: name.to_owned(), holder: holder.to_owned(), epoch }))
+    }
+
     async fn renew(&self, lease: &Lease, time: Duration) -> Result<bool> {
         let (now, mut state) = (self.now(), self.state());
         match state.leases.get_mut(&lease.name) {
-            Some(held) if held.epoch == lease.epoch && held.expires_at > now => {
+            Some(held) if held.epoch == lease.epoch && held.holder == lease.holder && !held.released => {
                 held.expires_at = now + time;
                 Ok(true)
             }
@@ -43,14 +61,13 @@ impl Leases for MemoryStore {
     }
 
     async fn holds(&self, fence: &Fence) -> Result<bool> {
-        let (now, state) = (self.now(), self.state());
-        Ok(state.check(Some(fence), now).is_ok())
+        Ok(self.state().check(Some(fence)).is_ok())
     }
 
     async fn release(&self, lease: &Lease) -> Result<()> {
-        let mut state = self.state();
+        let (now, mut state) = (self.now(), self.state());
         if let Some(held) = state.leases.get_mut(&lease.name).filter(|held| held.epoch == lease.epoch) {
-            held.expires_at = Timestamp::UNIX_EPOCH;
+            (held.expires_at, held.released) = (now, true);
         }
         Ok(())
     }
@@ -118,4 +135,49 @@ impl Outbox for MemoryStore {
         let state = self.state();
         Ok((state.outbox.len() as u64, state.outbox.values().map(|waiting| waiting.due).min()))
     }
+}
+
+#[async_trait]
+impl Stored for MemoryStore {
+    async fn add(&self, account: AccountId, place: &str, delta: i64) -> Result<u64> {
+        let mut state = self.state();
+        let (bytes, set) = state.stored.entry((account, place.to_owned())).or_default();
+        *bytes = bytes.saturating_add_signed(delta);
+        Ok(*set)
+    }
+
+    async fn set(&self, account: AccountId, place: &str, now: u64) -> Result<()> {
+        let mut state = self.state();
+        let (bytes, set) = state.stored.entry((account, place.to_owned())).or_default();
+        *bytes = now;
+        *set += 1;
+        Ok(())
+    }
+
+    async fn total(&self, account: AccountId) -> Result<u64> {
+        let state = self.state();
+        Ok(state.stored.iter().filter(|((owner, _), _)| *owner == account).map(|(_, (bytes, _))| bytes).sum())
+    }
+
+    async fn places(&self, account: AccountId, after: Option<&str>, limit: u32) -> Result<Vec<StoredPlace>> {
+        let state = self.state();
+        let own = state.stored.iter().map(stored_place).filter(|one| one.account == account);
+        Ok(own.filter(|one| after.is_none_or(|after| *one.place > *after)).take(limit as usize).collect())
+    }
+
+    async fn all_places(&self, after: Option<&StoredPlace>, limit: u32) -> Result<Vec<StoredPlace>> {
+        let state = self.state();
+        let key = |one: &StoredPlace| (one.account, one.place.clone());
+        let all = state.stored.iter().map(stored_place);
+        Ok(all.filter(|one| after.is_none_or(|after| key(one) > key(after))).take(limit as usize).collect())
+    }
+
+    async fn forget(&self, account: AccountId, place: &str) -> Result<()> {
+        self.state().stored.remove(&(account, place.to_owned()));
+        Ok(())
+    }
+}
+
+fn stored_place(((account, place), (bytes, _)): (&(AccountId, String), &(u64, u64))) -> StoredPlace {
+    StoredPlace { account: *account, place: place.clone(), bytes: *bytes }
 }

@@ -1,6 +1,7 @@
 //! What a process says, as events: the bytes of its streams as text, or as base64.
 
 use base64::{Engine as _, engine::general_purpose::STANDARD};
+use bytes::Bytes;
 use seawall_api::{
     exec::OutputStream,
     http::{Encoding, ExecEvent},
@@ -9,6 +10,9 @@ use seawall_core::Result;
 use seawall_wire::{Process, ProcessOutput};
 use std::collections::VecDeque;
 
+/// Bytes of output in one event. In JSON a byte may be six, and somebody who does not read has one event waiting.
+const PIECE: usize = 16 << 10;
+
 /// It lives as long as somebody listens; the process does not mind.
 pub(super) struct Output {
     process: Process,
@@ -16,6 +20,8 @@ pub(super) struct Output {
     /// Of stdout, stderr and a terminal: the beginning of a character whose rest has not come.
     begun: [Vec<u8>; 3],
     ready: VecDeque<(u64, ExecEvent)>,
+    /// Output that is not in events yet, and its offset.
+    unsaid: Option<(OutputStream, u64, Bytes)>,
     ended: bool,
 }
 
@@ -23,7 +29,7 @@ impl Output {
     pub(super) fn new(process: Process, encoding: Encoding) -> Output {
         let started = ExecEvent::Started { process: process.id(), pid: process.pid() };
         let ready = VecDeque::from([(process.offset(), started)]);
-        Output { process, encoding, begun: Default::default(), ready, ended: false }
+        Output { process, encoding, begun: Default::default(), ready, unsaid: None, ended: false }
     }
 
     /// The next event, with the offset behind it. May be dropped at any await.
@@ -31,6 +37,14 @@ impl Output {
         loop {
             if let Some(event) = self.ready.pop_front() {
                 return Ok(Some(event));
+            }
+            if let Some((stream, offset, mut bytes)) = self.unsaid.take() {
+                let piece = bytes.split_to(bytes.len().min(PIECE));
+                self.say(stream, offset, &piece);
+                if !bytes.is_empty() {
+                    self.unsaid = Some((stream, offset + piece.len() as u64, bytes));
+                }
+                continue;
             }
             if self.ended {
                 return Ok(None);
@@ -42,18 +56,7 @@ impl Output {
 
     fn take(&mut self, output: ProcessOutput) {
         match output {
-            ProcessOutput::Data { stream, offset, bytes } => {
-                let begun = &mut self.begun[place(stream)];
-                let data = match self.encoding {
-                    Encoding::Base64 => STANDARD.encode(&bytes),
-                    Encoding::Text => text(begun, &bytes),
-                };
-                // Who comes back with it gets a character that was begun from its beginning.
-                let behind = offset + bytes.len() as u64 - begun.len() as u64;
-                if !data.is_empty() {
-                    self.ready.push_back((behind, event(stream, data)));
-                }
-            }
+            ProcessOutput::Data { stream, offset, bytes } => self.unsaid = Some((stream, offset, bytes)),
             ProcessOutput::Gap { from, to } => {
                 self.give_up_begun(from);
                 self.ready.push_back((to, ExecEvent::Gap { from, to }));
@@ -66,6 +69,19 @@ impl Output {
                 self.ended = true;
             }
             ProcessOutput::Drained => self.ended = true,
+        }
+    }
+
+    fn say(&mut self, stream: OutputStream, offset: u64, bytes: &[u8]) {
+        let begun = &mut self.begun[place(stream)];
+        let data = match self.encoding {
+            Encoding::Base64 => STANDARD.encode(bytes),
+            Encoding::Text => text(begun, bytes),
+        };
+        // Who comes back with it gets a character that was begun from its beginning.
+        let behind = offset + bytes.len() as u64 - begun.len() as u64;
+        if !data.is_empty() {
+            self.ready.push_back((behind, event(stream, data)));
         }
     }
 
@@ -106,7 +122,7 @@ fn text(begun: &mut Vec<u8>, bytes: &[u8]) -> String {
 }
 
 /// How many bytes at the end are the beginning of a character.
-fn unfinished(bytes: &[u8]) -> usize {
+pub(super) fn unfinished(bytes: &[u8]) -> usize {
     let is_beginning = |count: &usize| {
         let tail = &bytes[bytes.len() - count..];
         std::str::from_utf8(tail).is_err_and(|error| error.valid_up_to() == 0 && error.error_len().is_none())

@@ -4,7 +4,7 @@ use super::{
     headers::{About, is_websocket, set_websocket, to_client, to_program},
     inside,
 };
-use crate::limits::InFlight;
+use crate::in_flight::InFlight;
 use axum::{
     body::Body,
     extract::Request,
@@ -74,7 +74,8 @@ fn outgoing(request: Request, about: &About, is_upgrade: bool) -> Result<Request
 }
 
 async fn exchange(io: Box<dyn Duplex>, request: Request) -> hyper::Result<axum::http::Response<Incoming>> {
-    let (mut sender, connection) = http1::Builder::new().handshake::<_, Body>(TokioIo::new(io)).await?;
+    let (mut sender, connection) =
+        http1::Builder::new().max_buf_size(BUFFER).handshake::<_, Body>(TokioIo::new(io)).await?;
     // It ends with the answer's body, or when nobody wants that any more.
     tokio::spawn(async move {
         if let Err(error) = connection.with_upgrades().await {
@@ -84,7 +85,7 @@ async fn exchange(io: Box<dyn Duplex>, request: Request) -> hyper::Result<axum::
     sender.send_request(request).await
 }
 
-/// The bytes of a WebSocket, until either side goes.
+/// The bytes of a WebSocket, until either side goes, or the key of who opened it.
 async fn carry(outside: OnUpgrade, inside: OnUpgrade, shutdown: CancellationToken, place: InFlight) {
     let carried = async {
         let (outside, inside) = tokio::try_join!(outside, inside)?;
@@ -97,8 +98,8 @@ async fn carry(outside: OnUpgrade, inside: OnUpgrade, shutdown: CancellationToke
             tracing::debug!(%error, "a WebSocket to a port ended badly");
         },
         () = shutdown.cancelled() => {}
+        () = place.revoked() => {}
     }
-    drop(place);
 }
 
 #[cfg(test)]

@@ -4,7 +4,8 @@
 //! other pages of it keep, answer for them, and use what the browser has for it. So its documents are sandboxed, as an
 //! origin of their own, and what a server can set for a whole origin or host is taken away.
 
-use super::value;
+use super::{is_plain, value};
+use crate::error::{ApiError, ApiResult};
 use axum::http::{
     HeaderMap, HeaderName, HeaderValue,
     header::{CONNECTION, CONTENT_SECURITY_POLICY, COOKIE, FORWARDED, HOST, REFERER, SET_COOKIE, UPGRADE},
@@ -31,18 +32,32 @@ const HOPS: [&str; 9] = [
 ];
 /// Keys of ours; and what was between the client and this server.
 const NOT_INSIDE: [&str; 3] = ["authorization", TOKEN_HEADER, "expect"];
-/// What would hold for our whole origin, or ask people for secrets in its name.
-const NOT_OUTSIDE: [&str; 9] = [
+/// What would hold for our whole origin, ask people for secrets in its name, or have a proxy before us send something else.
+const NOT_OUTSIDE: [&str; 20] = [
     "alt-svc",
     "clear-site-data",
+    "edge-control",
     "nel",
     "public-key-pins",
+    "refresh",
     "report-to",
     "reporting-endpoints",
     "service-worker-allowed",
     "strict-transport-security",
+    "surrogate-control",
+    "surrogate-key",
     "www-authenticate",
+    "x-lighttpd-send-file",
+    "x-litespeed-location",
+    "x-litespeed-cache-control",
+    "x-original-url",
+    "x-reproxy-url",
+    "x-rewrite-url",
+    "x-varnish",
 ];
+/// Beginnings of names by which a program tells a proxy to send a file or another page in its place: nginx, Apache, lighttpd,
+/// Caddy, Perlbal, LiteSpeed.
+const NOT_OUTSIDE_BEGINNINGS: [&str; 4] = ["x-accel-", "x-sendfile", "x-reproxy-", "x-lsadc-"];
 
 /// Without `allow-same-origin`: scripts run, and are not ours.
 const SANDBOX: &str = "sandbox allow-scripts allow-forms allow-popups allow-modals";
@@ -111,6 +126,14 @@ pub(super) fn to_client(mut headers: HeaderMap, about: &About) -> HeaderMap {
     for name in NOT_OUTSIDE {
         headers.remove(name);
     }
+    let to_proxies: Vec<HeaderName> = headers
+        .keys()
+        .filter(|name| NOT_OUTSIDE_BEGINNINGS.iter().any(|start| name.as_str().starts_with(start)))
+        .cloned()
+        .collect();
+    for name in to_proxies {
+        headers.remove(name);
+    }
     let cookies: Vec<HeaderValue> =
         headers.get_all(SET_COOKIE).iter().filter_map(|cookie| confined(cookie, &about.prefix)).collect();
     headers.remove(SET_COOKIE);
@@ -177,15 +200,23 @@ fn is_ours(name: &[u8]) -> bool {
     name.get(..OURS.len()).is_some_and(|start| start.eq_ignore_ascii_case(OURS))
 }
 
-/// The token in this port's cookie.
-pub(super) fn cookie(headers: &HeaderMap, port: u16) -> Option<String> {
-    let wanted = format!("seawall_{port}=");
-    let mut all = headers
-        .get_all(COOKIE)
-        .iter()
-        .filter_map(|value| value.to_str().ok())
-        .flat_map(|value| value.split(';'));
-    all.find_map(|cookie| cookie.trim().strip_prefix(&wanted).map(str::to_owned))
+/// The tokens in cookies of this port. Names of cookies are not escaped, and their letters count.
+pub(super) fn cookies(headers: &HeaderMap, port: u16) -> ApiResult<Vec<String>> {
+    let wanted = format!("seawall_{port}");
+    let mut found = Vec::new();
+    let all = headers.get_all(COOKIE).iter().filter_map(|value| value.to_str().ok());
+    for cookie in all.flat_map(|value| value.split(';')) {
+        let (name, value) = cookie.split_once('=').unwrap_or((cookie, ""));
+        if name.trim() != wanted {
+            continue;
+        }
+        if !is_plain(value.trim()) {
+            let detail = format!("the cookie `{wanted}` holds a token, as it is");
+            return Err(ApiError::invalid("token_malformed", detail));
+        }
+        found.push(value.trim().to_owned());
+    }
+    Ok(found)
 }
 
 /// What makes a browser send the token from now on, to this port alone.
@@ -330,6 +361,29 @@ mod tests {
     }
 
     #[test]
+    fn p7_a_preview_tells_no_proxy_what_to_send() {
+        let said = [
+            "x-accel-redirect",
+            "x-accel-buffering",
+            "x-accel-expires",
+            "x-sendfile",
+            "x-sendfile-type",
+            "x-lighttpd-send-file",
+            "x-litespeed-location",
+            "x-reproxy-url",
+            "x-reproxy-file",
+            "x-rewrite-url",
+            "surrogate-control",
+        ];
+        let pairs: Vec<_> = said.iter().map(|name| (*name, "/internal/secret")).collect();
+        let seen = to_client(map(&pairs), &about());
+        for gone in said {
+            assert!(!seen.contains_key(gone), "{gone}");
+        }
+        assert!(to_client(map(&[("x-own", "1")]), &about()).contains_key("x-own"));
+    }
+
+    #[test]
     fn p7_cookies_of_programs_are_theirs_alone() {
         let said = map(&[
             ("set-cookie", "session=1; Path=/; Domain=here; HttpOnly"),
@@ -351,7 +405,13 @@ mod tests {
         assert_eq!(cookie_of(about()), format!("{plain}Lax"));
         assert_eq!(cookie_of(About { is_https: true, ..about() }), format!("{plain}None; Secure"));
         let sent = map(&[("cookie", "a=1; seawall_8080=u"), ("cookie", "seawall_80=t")]);
-        assert_eq!((cookie(&sent, 80).as_deref(), cookie(&sent, 81)), (Some("t"), None));
+        assert_eq!(
+            (cookies(&sent, 80).unwrap(), cookies(&sent, 81).unwrap()),
+            (vec!["t".to_owned()], vec![])
+        );
+        let twice = map(&[("cookie", "seawall_80=t; seawall_80=u; Seawall_80=v")]);
+        assert_eq!(cookies(&twice, 80).unwrap(), ["t", "u"]);
+        assert!(cookies(&map(&[("cookie", "seawall_80=%74")]), 80).is_err());
     }
 
     #[test]

@@ -1,0 +1,359 @@
+//! The ledger: which sandboxes an account has, and admission of new ones.
+//!
+//! Counts are kept in memory, loaded from the account's rows on its first request. A count may be too high where a box
+//! ended without a word (its guest died, its own deadline passed, another process removed it): so before a request is
+//! refused, the boxes that are counted as running are looked at, and the request is decided again.
+
+use super::{
+    catalog::AccountCatalog,
+    limit::{AccountLimits, Limit},
+};
+use crate::{
+    Error, Result,
+    ports::{
+        AccountTotals,
+        store::{MAX_PAGE, Page, SandboxFilter, SandboxRows},
+    },
+};
+use async_trait::async_trait;
+use seawall_api::{AccountId, ErrorKind, SandboxId, sandbox::SandboxState};
+use std::{
+    collections::HashMap,
+    fmt,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+};
+use tokio::sync::Mutex as AsyncMutex;
+
+/// A request to make or start a sandbox.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Request {
+    pub account: AccountId,
+    pub sandbox: SandboxId,
+    /// The limit of its disk; 0 where it has none.
+    pub disk_mb: u64,
+    /// Whether it shall run.
+    pub start: bool,
+}
+
+/// What there is of a sandbox, beyond what the ledger believes.
+#[async_trait]
+pub trait LiveBoxes: Send + Sync {
+    /// `None` where the sandbox was ended or is not known; else whether its box runs.
+    async fn is_running(&self, id: SandboxId) -> Result<Option<bool>>;
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+struct Entry {
+    disk_mb: u64,
+    running: bool,
+    /// Admissions that are neither confirmed nor dropped: their boxes may not be visible yet.
+    pending: u32,
+    /// Grows with each admission, so that the end of an earlier run releases no later one.
+    runs: u64,
+}
+
+impl Entry {
+    /// Whether nothing was admitted since the mark, and nothing is under way.
+    fn is_of(&self, mark: Mark) -> bool {
+        self.runs == mark.0 && self.pending == 0
+    }
+}
+
+#[derive(Debug, Default)]
+struct Book {
+    loaded: bool,
+    entries: HashMap<SandboxId, Entry>,
+    /// The totals that each provider holds the account to.
+    totals: HashMap<String, AccountTotals>,
+}
+
+/// What an account uses of the limits that the ledger holds.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Counts {
+    pub sandboxes: u64,
+    pub running: u64,
+    pub disk_mb: u64,
+}
+
+/// Cheap to clone.
+#[derive(Clone)]
+pub struct Ledger(Arc<Inner>);
+
+struct Inner {
+    rows: Arc<dyn SandboxRows>,
+    catalog: AccountCatalog,
+    books: Mutex<HashMap<AccountId, Book>>,
+    /// Held while the rows of an account are loaded.
+    loading: AsyncMutex<()>,
+}
+
+impl fmt::Debug for Ledger {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Ledger").finish_non_exhaustive()
+    }
+}
+
+/// The right to have one sandbox, and to let it run. While it lives, nothing concludes from a missing box that the
+/// sandbox is not there. Dropping it takes no count back: whether the box came to run is looked at before the next
+/// refusal, so neither a caller that hangs up nor a start that fails late makes room for a box too many.
+#[derive(Debug)]
+#[must_use]
+pub struct Admission {
+    granted: Option<(Ledger, Request)>,
+}
+
+impl Admission {
+    /// The admission of an account without limits, which nothing counts.
+    pub fn free() -> Admission {
+        Admission { granted: None }
+    }
+}
+
+impl Drop for Admission {
+    fn drop(&mut self) {
+        if let Some((ledger, request)) = self.granted.take() {
+            ledger.change(request.account, request.sandbox, |entry| {
+                entry.pending = entry.pending.saturating_sub(1);
+            });
+        }
+    }
+}
+
+/// What the ledger knew of a box before it was stopped.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Mark(u64);
+
+impl Ledger {
+    pub fn new(rows: Arc<dyn SandboxRows>, catalog: AccountCatalog) -> Ledger {
+        let (books, loading) = (Mutex::default(), AsyncMutex::default());
+        Ledger(Arc::new(Inner { rows, catalog, books, loading }))
+    }
+
+    /// Checks a request against the account's limits and counts it, in one step. The caller holds the [`Admission`]
+    /// until the box is made or started.
+    pub async fn admit(&self, request: Request, boxes: &dyn LiveBoxes) -> Result<Admission> {
+        if request.account == AccountId::LOCAL {
+            return Ok(Admission::free());
+        }
+        self.refuse_suspended(request.account).await?;
+        let limits = self.0.catalog.settings(request.account).await?.limits;
+        self.load(request.account).await?;
+        match self.try_admit(request, &limits) {
+            Ok(admission) => Ok(admission),
+            Err(_) => {
+                self.look_again(request.account, boxes).await?;
+                self.try_admit(request, &limits)
+            }
+        }
+    }
+
+    /// Counts a request that no limit may refuse.
+    pub async fn count(&self, request: Request) -> Result<Admission> {
+        if request.account == AccountId::LOCAL {
+            return Ok(Admission::free());
+        }
+        self.load(request.account).await?;
+        self.try_admit(request, &AccountLimits::NONE)
+    }
+
+    /// The totals of an account, where a provider does not have them yet.
+    pub async fn new_totals(&self, account: AccountId, provider: &str) -> Result<Option<AccountTotals>> {
+        if account == AccountId::LOCAL {
+            return Ok(None);
+        }
+        let limits = self.0.catalog.settings(account).await?.limits;
+        let totals = AccountTotals {
+            cpus: limits.get(Limit::Cpus).map(|milli| Limit::Cpus.shown(milli)),
+            memory_mb: limits.get(Limit::MemoryMb),
+            max_processes: limits.get(Limit::Processes),
+            disk_io_mb_s: limits.get(Limit::DiskIoMbS),
+            disk_iops: None,
+        };
+        let books = self.lock();
+        let set = books.get(&account).and_then(|book| book.totals.get(provider));
+        Ok((set != Some(&totals)).then_some(totals))
+    }
+
+    pub fn totals_are_set(&self, account: AccountId, provider: &str, totals: AccountTotals) {
+        self.lock().entry(account).or_default().totals.insert(provider.to_owned(), totals);
+    }
+
+    /// To be taken before a box is stopped.
+    pub fn mark(&self, account: AccountId, sandbox: SandboxId) -> Mark {
+        let books = self.lock();
+        Mark(books.get(&account).and_then(|book| book.entries.get(&sandbox)).map_or(0, |entry| entry.runs))
+    }
+
+    /// The provider says that the box does not run. A start that was admitted since the mark keeps its place.
+    pub fn stopped(&self, account: AccountId, sandbox: SandboxId, mark: Mark) {
+        self.change(account, sandbox, |entry| entry.running &= !entry.is_of(mark));
+    }
+
+    /// A sandbox was ended. One that is just being made anew keeps its place.
+    pub fn removed(&self, account: AccountId, sandbox: SandboxId, mark: Mark) {
+        if let Some(book) = self.lock().get_mut(&account)
+            && book.entries.get(&sandbox).is_some_and(|entry| entry.is_of(mark))
+        {
+            book.entries.remove(&sandbox);
+        }
+    }
+
+    /// What an account uses now.
+    pub async fn counts(&self, account: AccountId, boxes: &dyn LiveBoxes) -> Result<Counts> {
+        self.load(account).await?;
+        self.look_again(account, boxes).await?;
+        Ok(self.lock().get(&account).map(Book::counts).unwrap_or_default())
+    }
+
+    /// Drops what is known of an account that was deleted.
+    pub fn forget(&self, account: AccountId) {
+        self.lock().remove(&account);
+    }
+
+    async fn refuse_suspended(&self, account: AccountId) -> Result<()> {
+        match self.0.catalog.suspended_at(account).await? {
+            Some(_) => Err(suspended()),
+            None => Ok(()),
+        }
+    }
+
+    fn try_admit(&self, request: Request, limits: &AccountLimits) -> Result<Admission> {
+        let mut books = self.lock();
+        let book = books.entry(request.account).or_default();
+        let before = book.entries.get(&request.sandbox).copied();
+        book.check(request, before, limits)?;
+        let entry = book.entries.entry(request.sandbox).or_default();
+        entry.disk_mb = request.disk_mb;
+        entry.running |= request.start;
+        entry.pending += 1;
+        entry.runs += 1;
+        drop(books);
+        Ok(Admission { granted: Some((self.clone(), request)) })
+    }
+
+    /// Refuses what [`Ledger::admit`] would refuse now, and counts nothing: for requests that store something first.
+    pub async fn look(&self, request: Request, boxes: &dyn LiveBoxes) -> Result<()> {
+        if request.account == AccountId::LOCAL {
+            return Ok(());
+        }
+        self.refuse_suspended(request.account).await?;
+        let limits = self.0.catalog.settings(request.account).await?.limits;
+        self.load(request.account).await?;
+        if self.fits(request, &limits).is_err() {
+            self.look_again(request.account, boxes).await?;
+        }
+        self.fits(request, &limits)
+    }
+
+    fn fits(&self, request: Request, limits: &AccountLimits) -> Result<()> {
+        let mut books = self.lock();
+        let book = books.entry(request.account).or_default();
+        book.check(request, book.entries.get(&request.sandbox).copied(), limits)
+    }
+
+    async fn load(&self, account: AccountId) -> Result<()> {
+        let is_loaded = || self.lock().get(&account).is_some_and(|book| book.loaded);
+        if is_loaded() {
+            return Ok(());
+        }
+        let _alone = self.0.loading.lock().await;
+        if is_loaded() {
+            return Ok(());
+        }
+        let (mut found, mut page) = (Vec::new(), Page::first(MAX_PAGE));
+        loop {
+            let rows = self.0.rows.list(account, &SandboxFilter::default(), &page).await?;
+            found.extend(rows.items.iter().map(|row| {
+                let disk_mb = row.spec.limits.disk_mb.unwrap_or(0);
+                (row.id, Entry { disk_mb, running: may_run(row.state), ..Entry::default() })
+            }));
+            match rows.next {
+                Some(next) => page = Page::first(MAX_PAGE).after(next),
+                None => break,
+            }
+        }
+        let mut books = self.lock();
+        let book = books.entry(account).or_default();
+        for (id, entry) in found {
+            book.entries.entry(id).or_insert(entry);
+        }
+        book.loaded = true;
+        Ok(())
+    }
+
+    /// Corrects the entries of boxes that ended, or of sandboxes that are gone.
+    async fn look_again(&self, account: AccountId, boxes: &dyn LiveBoxes) -> Result<()> {
+        let settled = |(id, entry): (&SandboxId, &Entry)| (entry.pending == 0).then_some((*id, *entry));
+        let known: Vec<(SandboxId, Entry)> = self
+            .lock()
+            .get(&account)
+            .into_iter()
+            .flat_map(|book| &book.entries)
+            .filter_map(settled)
+            .collect();
+        for (id, seen) in known {
+            let now = boxes.is_running(id).await?;
+            let mut books = self.lock();
+            let Some(book) = books.get_mut(&account) else { return Ok(()) };
+            // Whoever changed it meanwhile knows better.
+            if book.entries.get(&id) != Some(&seen) {
+                continue;
+            }
+            match now {
+                Some(running) => drop(book.entries.insert(id, Entry { running, ..seen })),
+                None => drop(book.entries.remove(&id)),
+            }
+        }
+        Ok(())
+    }
+
+    fn change(&self, account: AccountId, sandbox: SandboxId, change: impl FnOnce(&mut Entry)) {
+        if let Some(entry) = self.lock().get_mut(&account).and_then(|book| book.entries.get_mut(&sandbox)) {
+            change(entry);
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, HashMap<AccountId, Book>> {
+        self.0.books.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// The error of everything that a suspended account asks for.
+pub(crate) fn suspended() -> Error {
+    let message = "this account is suspended; its operator can resume it";
+    Error::new(ErrorKind::Denied, message).with_code("account_suspended")
+}
+
+/// Whether a row in this state may have a box that runs.
+fn may_run(state: SandboxState) -> bool {
+    matches!(
+        state,
+        SandboxState::Creating | SandboxState::Running | SandboxState::Paused | SandboxState::Stopping
+    )
+}
+
+impl Book {
+    fn counts(&self) -> Counts {
+        self.entries.values().fold(Counts::default(), |sum, entry| Counts {
+            sandboxes: sum.sandboxes + 1,
+            running: sum.running + u64::from(entry.running),
+            disk_mb: sum.disk_mb.saturating_add(entry.disk_mb),
+        })
+    }
+
+    /// Refuses what would bring the account above a limit. What is counted already is not counted twice.
+    fn check(&self, request: Request, before: Option<Entry>, limits: &AccountLimits) -> Result<()> {
+        let now = self.counts();
+        let within = |limit: Limit, used: u64, more: u64| match limits.get(limit) {
+            Some(most) if more > 0 && used.saturating_add(more) > most => {
+                Err(limit.reached(most, used, "the sandbox is refused"))
+            }
+            _ => Ok(()),
+        };
+        within(Limit::Sandboxes, now.sandboxes, u64::from(before.is_none()))?;
+        let was_running = before.is_some_and(|entry| entry.running);
+        within(Limit::RunningSandboxes, now.running, u64::from(request.start && !was_running))?;
+        let had = before.map_or(0, |entry| entry.disk_mb);
+        within(Limit::DiskMb, now.disk_mb - had, if request.disk_mb > had { request.disk_mb } else { 0 })
+    }
+}

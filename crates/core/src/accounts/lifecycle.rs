@@ -1,0 +1,172 @@
+//! Suspending, resuming and deleting accounts (K10).
+//!
+//! A deletion is marked first and then worked off: whatever interrupts it, the next round goes on. The account's row
+//! goes last, so nothing of an account is left without somebody who would look for it.
+
+use crate::{
+    Error, Result, Services,
+    ports::{
+        Volumes,
+        store::{ConversationFilter, MAX_PAGE, Page, SandboxFilter, SandboxRow},
+    },
+    service::{EndSandbox, NO_TEMPLATE},
+};
+use seawall_api::{AccountId, ErrorKind, account::Account, sandbox::SandboxState};
+
+/// Rows of one table that one statement deletes.
+const BATCH: u32 = 500;
+
+impl Services {
+    /// Refuses the account's keys from now on, ends its turns, and stops its sandboxes once their files are saved.
+    pub async fn suspend_account(&self, account: AccountId) -> Result<Account> {
+        refuse_operator(account, "suspended")?;
+        self.stores.accounts.set_suspended(account, Some(self.clock.now())).await?;
+        self.accounts.forget(account);
+        tracing::info!(%account, "account suspended");
+        self.quiet_account(account).await;
+        self.stores.accounts.get(account).await
+    }
+
+    /// Lets the account's keys in again. Its sandboxes start with their next use.
+    pub async fn resume_account(&self, account: AccountId) -> Result<Account> {
+        if self.stores.accounts.get(account).await?.deleting_at.is_some() {
+            return Err(Error::conflict("this account is being deleted, which cannot be taken back"));
+        }
+        self.stores.accounts.set_suspended(account, None).await?;
+        self.accounts.forget(account);
+        tracing::info!(%account, "account resumed");
+        self.stores.accounts.get(account).await
+    }
+
+    /// Marks the account as being deleted, and works it off as far as that goes now. [`Services::finish_deletions`]
+    /// does the rest. Deleting what is gone succeeds.
+    pub async fn delete_account(&self, account: AccountId) -> Result<()> {
+        refuse_operator(account, "deleted")?;
+        match self.stores.accounts.begin_deletion(account, self.clock.now()).await {
+            Err(error) if error.kind() == ErrorKind::NotFound => return Ok(()),
+            marked => marked?,
+        }
+        self.accounts.forget(account);
+        tracing::info!(%account, "account is being deleted");
+        self.erase_account(account).await
+    }
+
+    /// Goes on with deletions that something interrupted. What fails for one account is logged, and tried again later.
+    pub async fn finish_deletions(&self) -> Result<()> {
+        let mut page = Page::first(MAX_PAGE);
+        loop {
+            let found = self.stores.accounts.list(&page).await?;
+            for account in found.items.iter().filter(|account| account.deleting_at.is_some()) {
+                if let Err(error) = self.erase_account(account.id).await {
+                    tracing::warn!(account = %account.id, error = %error.chain(), "an account is not deleted yet");
+                }
+            }
+            match found.next {
+                Some(next) => page = Page::first(MAX_PAGE).after(next),
+                None => return Ok(()),
+            }
+        }
+    }
+
+    /// Ends the turns of an account and stops what it runs. Best effort: the reaper and the next round come again.
+    async fn quiet_account(&self, account: AccountId) {
+        if let Err(error) = self.cancel_turns(account).await {
+            tracing::warn!(%account, error = %error.chain(), "turns of a suspended account go on");
+        }
+        let Ok(rows) = self.rows_of(account, None).await else { return };
+        for row in rows.iter().filter(|row| row.state == SandboxState::Running) {
+            if let Err(error) = self.sandboxes.stop(account, row.id, None, false).await {
+                tracing::warn!(sandbox = %row.id, error = %error.chain(), "a sandbox of a suspended account runs on");
+            }
+        }
+    }
+
+    async fn cancel_turns(&self, account: AccountId) -> Result<()> {
+        let mut page = Page::first(MAX_PAGE);
+        loop {
+            let running = self.stores.turns.running(&page).await?;
+            for turn in running.items.iter().filter(|turn| turn.account_id == account) {
+                self.turns.cancel_turn(account, turn.id).await?;
+            }
+            match running.next {
+                Some(next) => page = Page::first(MAX_PAGE).after(next),
+                None => return Ok(()),
+            }
+        }
+    }
+
+    async fn erase_account(&self, account: AccountId) -> Result<()> {
+        self.cancel_turns(account).await?;
+        self.erase_sandboxes(account).await?;
+        self.erase_conversations(account).await?;
+        while self.stores.accounts.erase(account, BATCH).await? > 0 {
+            // Others have the database in between.
+            tokio::task::yield_now().await;
+        }
+        self.stores.accounts.remove(account).await?;
+        self.keys.forget_account(account);
+        self.accounts.forget(account);
+        self.sandboxes.boxes().forget_account(account);
+        tracing::info!(%account, "account deleted");
+        Ok(())
+    }
+
+    /// Boxes, volumes, versions and rows of every sandbox, also of those that were ended before. Versions go when no sandbox is
+    /// left that could share them.
+    async fn erase_sandboxes(&self, account: AccountId) -> Result<()> {
+        let mut how =
+            EndSandbox { sync: false, force: true, volumes: Some(Volumes::Delete), delete_versions: false };
+        for row in self.rows_of(account, None).await? {
+            match self.sandboxes.end(account, row.id, &how).await {
+                Err(error) if error.kind() != ErrorKind::NotFound => return Err(error),
+                _ => {}
+            }
+        }
+        how.delete_versions = true;
+        for row in self.rows_of(account, Some(SandboxState::Terminated)).await? {
+            match self.sandboxes.end(account, row.id, &how).await {
+                // Only its template knew where they are: an operator who deletes templates keeps their buckets.
+                Err(error) if error.code() == NO_TEMPLATE => {
+                    tracing::warn!(sandbox = %row.id, error = %error.chain(), "versions of a deleted account stay in their bucket");
+                }
+                ended => drop(ended?),
+            }
+            self.sandboxes.boxes().purge(row.id, Volumes::Delete).await?;
+        }
+        Ok(())
+    }
+
+    async fn erase_conversations(&self, account: AccountId) -> Result<()> {
+        loop {
+            let page = Page::first(MAX_PAGE);
+            let found =
+                self.stores.conversations.list(account, &ConversationFilter::default(), &page).await?;
+            if found.items.is_empty() {
+                return Ok(());
+            }
+            for conversation in found.items {
+                self.stores.conversations.delete(account, conversation.id).await?;
+            }
+        }
+    }
+
+    async fn rows_of(&self, account: AccountId, state: Option<SandboxState>) -> Result<Vec<SandboxRow>> {
+        let (mut all, mut page) = (Vec::new(), Page::first(MAX_PAGE));
+        loop {
+            let filter = SandboxFilter { state, ..SandboxFilter::default() };
+            let found = self.stores.sandboxes.list(account, &filter, &page).await?;
+            all.extend(found.items);
+            match found.next {
+                Some(next) => page = Page::first(MAX_PAGE).after(next),
+                None => return Ok(all),
+            }
+        }
+    }
+}
+
+fn refuse_operator(account: AccountId, what: &str) -> Result<()> {
+    match account == AccountId::LOCAL {
+        true => Err(Error::invalid(format!("the operator's own account `local` cannot be {what}"))),
+        false => Ok(()),
+    }
+}

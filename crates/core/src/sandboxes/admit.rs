@@ -1,0 +1,121 @@
+//! Admission of sandboxes by the ledger of their account.
+
+use super::Sandboxes;
+use crate::{
+    Error, Result,
+    accounts::{Admission, Counts, Ledger, LiveBoxes, Mark, Request},
+    ports::{BoxState, Record},
+};
+use async_trait::async_trait;
+use seawall_api::{AccountId, ErrorKind, SandboxId, sandbox::SandboxState};
+use tracing::Instrument as _;
+
+/// Why a box is started.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Purpose {
+    /// For its account, within its limits.
+    Use,
+    /// To save its files, which no limit may prevent. It is counted all the same.
+    Save,
+}
+
+impl Sandboxes {
+    /// Counts a sandbox that is about to be made or started, where its account's limits allow that.
+    pub(super) async fn admit(&self, record: &Record, start: bool, purpose: Purpose) -> Result<Admission> {
+        let Some(ledger) = self.inner.ledger.get() else { return Ok(Admission::free()) };
+        let request = Request {
+            account: record.account_id,
+            sandbox: record.id,
+            disk_mb: record.spec.limits.disk_mb.unwrap_or(0),
+            start,
+        };
+        let admission = match purpose {
+            Purpose::Use => ledger.admit(request, self).await?,
+            Purpose::Save => ledger.count(request).await?,
+        };
+        self.set_totals(ledger, record).await?;
+        Ok(admission)
+    }
+
+    /// The provider holds the account to its totals from its first box on, and to new ones from its next box on.
+    async fn set_totals(&self, ledger: &Ledger, record: &Record) -> Result<()> {
+        let account = record.account_id;
+        let Some(totals) = ledger.new_totals(account, &record.provider).await? else { return Ok(()) };
+        let set = self.inner.providers.get(&record.provider)?.set_account_totals(account, &totals).await;
+        match set {
+            // The bounds of each sandbox hold; that the sum does not is for the operator to know.
+            Err(error) if error.kind() == ErrorKind::LimitUnenforceable => {
+                tracing::warn!(%account, error = %error.chain(), "a total of an account cannot be enforced");
+            }
+            set => set?,
+        }
+        ledger.totals_are_set(account, &record.provider, totals);
+        Ok(())
+    }
+
+    /// Refuses what the account's limits refuse now, before anything is stored for it.
+    pub(crate) async fn look(&self, account: AccountId, sandbox: SandboxId, disk_mb: u64) -> Result<()> {
+        match self.inner.ledger.get() {
+            Some(ledger) => ledger.look(Request { account, sandbox, disk_mb, start: true }, self).await,
+            None => Ok(()),
+        }
+    }
+
+    /// To be taken before a box is stopped or removed.
+    pub(super) fn mark(&self, record: &Record) -> Option<(Ledger, Mark)> {
+        let ledger = self.inner.ledger.get()?;
+        Some((ledger.clone(), ledger.mark(record.account_id, record.id)))
+    }
+
+    /// Drops what is counted of an account that was deleted.
+    pub(crate) fn forget_account(&self, account: AccountId) {
+        if let Some(ledger) = self.inner.ledger.get() {
+            ledger.forget(account);
+        }
+    }
+
+    /// What an account has and runs now. Zero where nothing is counted.
+    pub async fn counts(&self, account: AccountId) -> Result<Counts> {
+        match self.inner.ledger.get() {
+            Some(ledger) => ledger.counts(account, self).await,
+            None => Ok(Counts::default()),
+        }
+    }
+}
+
+#[async_trait]
+impl LiveBoxes for Sandboxes {
+    async fn is_running(&self, id: SandboxId) -> Result<Option<bool>> {
+        let Some(record) = self.inner.records.get(id).await? else { return Ok(None) };
+        if record.state == SandboxState::Terminated {
+            return Ok(None);
+        }
+        let found = self.find_box(&record.provider, record.id).await?;
+        Ok(Some(found.is_some_and(|found| matches!(found.state, BoxState::Running | BoxState::Paused))))
+    }
+}
+
+/// Runs work on a task of its own, which goes on where the caller is dropped.
+pub(super) async fn to_its_end<T: Send + 'static>(
+    work: impl Future<Output = Result<T>> + Send + 'static,
+) -> Result<T> {
+    match tokio::spawn(work.in_current_span()).await {
+        Ok(done) => done,
+        Err(error) if error.is_panic() => std::panic::resume_unwind(error.into_panic()),
+        Err(_) => Err(Error::unavailable("the server goes down; look whether it was done")),
+    }
+}
+
+/// The provider stopped the box.
+pub(super) fn count_stopped(mark: &Option<(Ledger, Mark)>, record: &Record) {
+    if let Some((ledger, mark)) = mark {
+        ledger.stopped(record.account_id, record.id, *mark);
+    }
+}
+
+/// The sandbox has neither box nor record any more, or a record that says that it was ended.
+pub(super) fn count_removed(mark: &Option<(Ledger, Mark)>, record: &Record) {
+    if let Some((ledger, mark)) = mark {
+        ledger.removed(record.account_id, record.id, *mark);
+    }
+}

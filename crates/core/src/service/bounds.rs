@@ -1,0 +1,106 @@
+//! The bounds of one sandbox: what an account may ask for, and what it gets where it asks for nothing (K8).
+
+use super::SandboxService;
+use crate::{
+    Error, Result,
+    accounts::{AccountLimits, Limit},
+    ports::Provider,
+    sandboxes::check_spec,
+};
+use seawall_api::{AccountId, ErrorKind, sandbox::SandboxSpec};
+
+/// The disk of a sandbox whose request and template name none, of every account but `local`.
+const DEFAULT_DISK_MB: u64 = 2048;
+
+impl SandboxService {
+    /// A spec within the bounds of its account, or an error that names the limit. `kept`: its volume was there before,
+    /// and stays as it was made.
+    pub(super) async fn bounded(
+        &self,
+        account: AccountId,
+        mut spec: SandboxSpec,
+        provider: &dyn Provider,
+        kept: bool,
+    ) -> Result<SandboxSpec> {
+        let Some(catalog) = self.catalog.as_ref().filter(|_| account != AccountId::LOCAL) else {
+            return Ok(spec);
+        };
+        // What makes no sense is told as that, and not as too much.
+        check_spec(&spec).map_err(|error| error.with_code("invalid_config"))?;
+        let limits = catalog.settings(account).await?.limits;
+        self.limit_times(&mut spec, &limits);
+        self.limit_disk(&mut spec, provider, kept, &limits)?;
+        let usual = provider.default_limits();
+        let asked = &mut spec.limits;
+        let milli = |cpus: f64| Limit::SandboxCpus.parse(cpus).unwrap_or(u64::MAX);
+        bound(&limits, Limit::SandboxCpus, asked.cpus.map(milli), usual.cpus.map(milli), |most| {
+            asked.cpus = Some(Limit::SandboxCpus.shown(most));
+        })?;
+        bound(&limits, Limit::SandboxMemoryMb, asked.memory_mb, usual.memory_mb, |most| {
+            asked.memory_mb = Some(most);
+        })?;
+        bound(&limits, Limit::SandboxProcesses, asked.max_processes, usual.max_processes, |most| {
+            asked.max_processes = Some(most);
+        })?;
+        bound(&limits, Limit::SandboxDiskMb, asked.disk_mb, None, |most| asked.disk_mb = Some(most))?;
+        Ok(spec)
+    }
+
+    /// Idle time and lifetime end at the account's bound; where it has none, at the server's.
+    fn limit_times(&self, spec: &mut SandboxSpec, limits: &AccountLimits) {
+        let server = self.timeouts;
+        let least = |asked: Option<u64>, most: Option<u64>| match (asked, most.filter(|most| *most > 0)) {
+            (Some(asked), Some(most)) if asked == 0 || asked > most => Some(most),
+            (None, most) => most,
+            (asked, _) => asked,
+        };
+        let times = &mut spec.timeouts;
+        let idle = limits.get(Limit::IdleSeconds).or(server.idle_seconds);
+        let lifetime = limits.get(Limit::LifetimeSeconds).or(server.max_lifetime_seconds);
+        times.idle_seconds = least(times.idle_seconds, idle);
+        times.max_lifetime_seconds = least(times.max_lifetime_seconds, lifetime);
+    }
+
+    /// Every new volume of a tenant has a limit, or the operator said that it need not.
+    fn limit_disk(
+        &self,
+        spec: &mut SandboxSpec,
+        provider: &dyn Provider,
+        kept: bool,
+        limits: &AccountLimits,
+    ) -> Result<()> {
+        if kept || spec.limits.disk_mb.is_some() || !provider.capabilities().isolation {
+            return Ok(());
+        }
+        if provider.capabilities().limits.disk {
+            let most = limits.get(Limit::SandboxDiskMb).unwrap_or(u64::MAX);
+            spec.limits.disk_mb = Some(DEFAULT_DISK_MB.min(most));
+            return Ok(());
+        }
+        if self.allow_unlimited_disk {
+            return Ok(());
+        }
+        let message = "disk cannot be limited here, so only the operator's account may have sandboxes: run seawall as \
+                       root, or set `allow_unlimited_disk = true` in section [accounts] of seawall.toml";
+        Err(Error::new(ErrorKind::LimitUnenforceable, message).with_code("disk_unlimited"))
+    }
+}
+
+/// Refuses what is beyond the limit, and lowers a default that is.
+fn bound(
+    limits: &AccountLimits,
+    limit: Limit,
+    asked: Option<u64>,
+    usual: Option<u64>,
+    lower: impl FnOnce(u64),
+) -> Result<()> {
+    let Some(most) = limits.get(limit) else { return Ok(()) };
+    match (asked, usual) {
+        (Some(asked), _) if asked > most => Err(limit.exceeded(most, asked, "the sandbox is refused")),
+        (None, Some(usual)) if usual > most => {
+            lower(most);
+            Ok(())
+        }
+        _ => Ok(()),
+    }
+}

@@ -1,0 +1,19 @@
+//! The kept corpora of this crate's fuzz targets, and some thousand inputs beside them.
+
+#![allow(clippy::unwrap_used, clippy::expect_used)] // What the targets share is for tests alone.
+
+#[path = "../../../fuzz/replay.rs"]
+mod replay;
+
+use replay::replay;
+use seawall_core::fuzzing;
+
+#[test]
+fn agents() {
+    replay("agents", 4000, fuzzing::agents);
+}
+
+#[test]
+fn specs() {
+    replay("specs", 4000, fuzzing::specs);
+}

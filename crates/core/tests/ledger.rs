@@ -1,0 +1,150 @@
+//! The ledger under every order of events: an account is never above a limit, and never locked out (K8).
+
+#![allow(clippy::unwrap_used, clippy::expect_used)] // Helpers beside the tests are tests too.
+
+use async_trait::async_trait;
+use proptest::prelude::*;
+use seawall_api::{AccountId, SandboxId};
+use seawall_core::{
+    Result,
+    accounts::{AccountCatalog, AccountLimits, Admission, Ledger, Limit, LiveBoxes, Request},
+    testing::MemoryStore,
+};
+use std::{
+    collections::HashMap,
+    sync::{Arc, Mutex},
+};
+
+const SANDBOXES: u64 = 4;
+const RUNNING: u64 = 2;
+const DISK_MB: u64 = 100;
+
+/// The boxes that there are, and whether each runs.
+#[derive(Clone, Default)]
+struct Truth(Arc<Mutex<HashMap<SandboxId, (bool, u64)>>>);
+
+#[async_trait]
+impl LiveBoxes for Truth {
+    async fn is_running(&self, id: SandboxId) -> Result<Option<bool>> {
+        Ok(self.0.lock().unwrap().get(&id).map(|(running, _)| *running))
+    }
+}
+
+impl Truth {
+    fn check(&self) {
+        let boxes = self.0.lock().unwrap();
+        let running = boxes.values().filter(|(running, _)| *running).count() as u64;
+        let disk: u64 = boxes.values().map(|(_, disk)| disk).sum();
+        assert!(boxes.len() as u64 <= SANDBOXES && running <= RUNNING && disk <= DISK_MB, "{boxes:?}");
+    }
+}
+
+fn ledger() -> Ledger {
+    let stores = MemoryStore::default().stores();
+    let mut limits = AccountLimits::NONE;
+    limits.set(Limit::Sandboxes, Some(SANDBOXES));
+    limits.set(Limit::RunningSandboxes, Some(RUNNING));
+    limits.set(Limit::DiskMb, Some(DISK_MB));
+    Ledger::new(stores.sandboxes.clone(), AccountCatalog::new(stores.accounts.clone(), limits))
+}
+
+/// What can happen to one of eight sandboxes.
+#[derive(Debug, Clone, Copy)]
+enum Event {
+    /// A request is admitted or refused; the box comes with a later event.
+    Admit {
+        which: usize,
+        start: bool,
+    },
+    /// The box of the oldest open admission is made.
+    Make,
+    /// The oldest open admission fails, and no box comes of it.
+    Fail,
+    Stop(usize),
+    Remove(usize),
+    /// The box ends, and nothing tells the ledger.
+    Die(usize),
+    /// The box and its record go, and nothing tells the ledger.
+    Vanish(usize),
+}
+
+fn events() -> impl Strategy<Value = Vec<Event>> {
+    let which = 0..8_usize;
+    let one = prop_oneof![
+        4 => (which.clone(), any::<bool>()).prop_map(|(which, start)| Event::Admit { which, start }),
+        3 => Just(Event::Make),
+        1 => Just(Event::Fail),
+        1 => which.clone().prop_map(Event::Stop),
+        1 => which.clone().prop_map(Event::Remove),
+        1 => which.clone().prop_map(Event::Die),
+        1 => which.prop_map(Event::Vanish),
+    ];
+    proptest::collection::vec(one, 1..60)
+}
+
+async fn play(events: Vec<Event>) {
+    let (ledger, truth, account) = (ledger(), Truth::default(), AccountId::generate());
+    let ids: Vec<SandboxId> = (0..8).map(|_| SandboxId::generate()).collect();
+    let mut open: Vec<(Admission, Request)> = Vec::new();
+    let make = |truth: &Truth, request: &Request| {
+        let mut boxes = truth.0.lock().unwrap();
+        let entry = boxes.entry(request.sandbox).or_insert((false, request.disk_mb));
+        entry.0 |= request.start;
+    };
+    for event in events {
+        match event {
+            Event::Admit { which, start } => {
+                let disk_mb = 10 * (which as u64 + 1);
+                let request = Request { account, sandbox: ids[which], disk_mb, start };
+                // One at a time for a sandbox: that is what its queue is for.
+                if open.iter().all(|(_, other)| other.sandbox != ids[which])
+                    && let Ok(admission) = ledger.admit(request, &truth).await
+                {
+                    open.push((admission, request));
+                }
+            }
+            Event::Make if !open.is_empty() => {
+                let (admission, request) = open.remove(0);
+                make(&truth, &request);
+                drop(admission);
+            }
+            Event::Fail if !open.is_empty() => drop(open.remove(0)),
+            Event::Stop(which) => {
+                let mark = ledger.mark(account, ids[which]);
+                if let Some((running, _)) = truth.0.lock().unwrap().get_mut(&ids[which]) {
+                    *running = false;
+                }
+                ledger.stopped(account, ids[which], mark);
+            }
+            Event::Remove(which) => {
+                let mark = ledger.mark(account, ids[which]);
+                if open.iter().all(|(_, other)| other.sandbox != ids[which]) {
+                    truth.0.lock().unwrap().remove(&ids[which]);
+                    ledger.removed(account, ids[which], mark);
+                }
+            }
+            Event::Die(which) => {
+                if let Some((running, _)) = truth.0.lock().unwrap().get_mut(&ids[which]) {
+                    *running = false;
+                }
+            }
+            Event::Vanish(which) => drop(truth.0.lock().unwrap().remove(&ids[which])),
+            Event::Make | Event::Fail => {}
+        }
+        truth.check();
+    }
+    // Whatever happened: an account without boxes is locked out of nothing.
+    drop(open);
+    truth.0.lock().unwrap().clear();
+    let request = Request { account, sandbox: SandboxId::generate(), disk_mb: DISK_MB, start: true };
+    drop(ledger.admit(request, &truth).await.unwrap());
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(600))]
+
+    #[test]
+    fn k8_no_order_of_events_brings_an_account_above_a_limit(events in events()) {
+        tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap().block_on(play(events));
+    }
+}

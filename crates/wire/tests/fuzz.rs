@@ -1,0 +1,15 @@
+//! The kept corpora of this crate's fuzz targets, and some thousand inputs beside them.
+
+#![allow(clippy::unwrap_used, clippy::expect_used)] // What the targets share is for tests alone.
+
+#[path = "../../../fuzz/bodies/frames.rs"]
+mod frames;
+#[path = "../../../fuzz/replay.rs"]
+mod replay;
+
+use replay::replay;
+
+#[test]
+fn frames_of_the_corpus() {
+    replay("frames", 2000, frames::frames);
+}
