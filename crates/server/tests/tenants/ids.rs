@@ -67,7 +67,12 @@ fn filled(path: &str, ids: &Ids) -> Option<String> {
         return None;
     }
     let thing = if path.starts_with("/sandboxes") { "sandbox" } else { "conversation" };
-    let mut filled = path.replace("{id}", &ids[thing]).replace("{port}", "80").replace("{*path}", "x");
+    let filled = path
+        .replace("{id}", &ids[thing])
+        .replace("{port}", "80")
+        .replace("{*path}", "x")
+        .replace("{path}", "x");
+    let mut filled = filled.replace("{version}", "1700000000000");
     for (name, id) in ids {
         filled = filled.replace(&format!("{{{name}}}"), id);
     }
