@@ -103,6 +103,8 @@ const OWNED: &[&str] = &[
     "Turns::save_answer",
     "Tokens::charge",
     "Turns::get",
+    "Turns::running_in",
+    "Turns::boot",
     "Turns::list",
     "Turns::append_events",
     "Turns::event_sizes",
@@ -237,6 +239,10 @@ async fn turns_and_messages(cx: &Cx) -> Result<()> {
     let before = cx.stores.conversations.get(cx.account, id).await?;
     ensure_kind(turns.get(stranger, turn.id).await, ErrorKind::NotFound)?;
     ensure_kind(turns.end(stranger, None, &end(&turn)).await, ErrorKind::NotFound)?;
+    ensure_kind(turns.boot(stranger, turn.id).await, ErrorKind::NotFound)?;
+    if let Some(sandbox) = turn.sandbox_id {
+        ensure!(turns.running_in(stranger, sandbox).await?.is_none());
+    }
     ensure_kind(turns.request_cancel(stranger, turn.id, now()).await, ErrorKind::NotFound)?;
     ensure!(turns.get(cx.account, turn.id).await? == turn);
     let answer = message(id, Some(turn.id), Role::Assistant, "x");
