@@ -110,8 +110,6 @@ const OWNED: &[&str] = &[
     "Turns::event_sizes",
     "Turns::events",
     "Turns::summary",
-    "Turns::boot",
-    "Turns::running_in",
     "Expiry::forget_events",
     "Messages::put",
     "Messages::get",
@@ -251,6 +249,8 @@ async fn turns_and_messages(cx: &Cx) -> Result<()> {
     ensure_kind(appended, ErrorKind::NotFound)?;
     turns.append_events(cx.account, None, turn.id, 0, &["ours".into()], 1).await?;
     ensure_kind(turns.events(stranger, turn.id, 0, 9).await, ErrorKind::NotFound)?;
+    ensure_kind(turns.summary(stranger, turn.id).await, ErrorKind::NotFound)?;
+    ensure_kind(cx.stores.expiry.forget_events(stranger, turn.id, "x", 9).await, ErrorKind::Conflict)?;
     ensure!(turns.event_sizes(stranger, turn.id, 0, 9).await.unwrap_or_default().is_empty());
     ensure!(turns.list(stranger, id, &Page::first(9)).await?.items.is_empty());
     // A turn of a stranger's own, under the id of ours.
