@@ -43,7 +43,10 @@ struct Random(u64);
 
 impl Random {
     fn new(name: &str) -> Random {
-        Random(name.bytes().fold(0x5ea_0a11, |sum, byte| sum * 31 + u64::from(byte)))
+        Random(
+            name.bytes()
+                .fold(0x5ea_0a11, |sum, byte| u64::wrapping_mul(sum, 31).wrapping_add(u64::from(byte))),
+        )
     }
 
     fn next(&mut self) -> u64 {

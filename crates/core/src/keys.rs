@@ -182,6 +182,10 @@ impl Keys {
     }
 
     pub async fn create(&self, account: AccountId, ask: &CreateKey) -> Result<NewKey> {
+        self.create_within(account, ask, &LIMITS).await
+    }
+
+    async fn create_within(&self, account: AccountId, ask: &CreateKey, limits: &KeyLimits) -> Result<NewKey> {
         let now = self.clock.now();
         if ask.name.trim().is_empty() || ask.name.len() > 200 {
             return Err(Error::invalid("a key needs a name of 1 to 200 bytes"));
@@ -204,7 +208,7 @@ impl Keys {
             revoked_at: None,
             last_used_at: None,
         };
-        self.accounts.add_key(&key, &hash(&secret), &LIMITS).await?;
+        self.accounts.add_key(&key, &hash(&secret), limits).await?;
         tracing::info!(%account, key = %key.id, prefix = key.prefix, "key made");
         Ok(NewKey { key, secret, replaces: None })
     }
@@ -222,7 +226,7 @@ impl Keys {
         self.find(account, key).await?;
         self.accounts.revoke_key(account, key, at).await?;
         // Here at once; elsewhere within a moment.
-        self.believed().retain(|_, found| found.key.as_ref().is_none_or(|found| found.id != key));
+        forget_key(&self.believed, key);
         if at <= self.clock.now() {
             self.watched.end(|watched, _| watched == key);
         }
@@ -239,7 +243,9 @@ impl Keys {
     /// Tells when a key is not good any more, for as long as what came of it is open. Revocations that another process made
     /// count within a second, and so does a key's end.
     pub fn watch(&self, identity: &Identity) -> KeyWatch {
-        self.watched.watch(identity, &self.accounts, &self.clock)
+        let believed = self.believed.clone();
+        let forget = move |key: KeyId| forget_key(&believed, key);
+        self.watched.watch(identity, &self.accounts, &self.clock, forget)
     }
 
     async fn find(&self, account: AccountId, key: KeyId) -> Result<ApiKey> {
@@ -255,7 +261,9 @@ impl Keys {
             return Err(Error::conflict("this key was revoked; make a new one"));
         }
         let ask = CreateKey { name: old.name, scopes: old.scopes, expires_at: old.expires_at };
-        let new = self.create(account, &ask).await?;
+        // The old one goes, at once or soon.
+        let limits = KeyLimits { live: LIMITS.live + 1, ..LIMITS };
+        let new = self.create_within(account, &ask, &limits).await?;
         let overlap = SignedDuration::try_from(overlap).unwrap_or(SignedDuration::MAX);
         let until = now.saturating_add(overlap).unwrap_or(Timestamp::MAX);
         self.revoke_at(account, key, until).await?;
@@ -313,6 +321,12 @@ impl Keys {
         mac.update(format!("port {account} {sandbox} {port} {expires}").as_bytes());
         mac
     }
+}
+
+/// A key is looked up again when it is used next.
+fn forget_key(believed: &Mutex<HashMap<KeyHash, Believed>>, key: KeyId) {
+    let mut believed = believed.lock().unwrap_or_else(PoisonError::into_inner);
+    believed.retain(|_, found| found.key.as_ref().is_none_or(|found| found.id != key));
 }
 
 /// A token of a port, in the one way in which it is written.

@@ -9,6 +9,8 @@
 
 mod access;
 mod answer;
+mod cancel;
+mod close;
 mod follow;
 mod hold;
 mod lanes;
@@ -18,6 +20,7 @@ mod pump;
 mod room;
 mod run;
 mod save;
+mod usage;
 mod wait;
 
 pub use answer::Answer;

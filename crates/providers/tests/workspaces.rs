@@ -282,7 +282,7 @@ async fn s6_versions_are_listed_restored_and_pruned() {
 async fn s8_files_with_holes_come_back_with_them() {
     const FILES: &str = "truncate -s 150M image && head -c 1000000 /dev/urandom | dd of=image bs=1M seek=50 conv=notrunc status=none && \
          truncate -s 200K small && printf x | dd of=small bs=1 seek=100000 conv=notrunc status=none && \
-         truncate -s 80M nothing && cksum image small nothing > ../sums";
+         truncate -s 80M nothing && cksum image small nothing > ~/sums";
     for provider in PROVIDERS {
         let world = World::new(provider);
         let id = world.fresh().await;
@@ -292,7 +292,7 @@ async fn s8_files_with_holes_come_back_with_them() {
         let stored = world.in_bucket().await;
         assert!(stored < 1_100_000, "{provider}: {stored} bytes");
         assert_eq!((world.counted().await, pushed.stats.bytes_stored), (stored, stored), "{provider}");
-        let sums = world.sh(id, "cat ../sums").await;
+        let sums = world.sh(id, "cat ~/sums").await;
         world.lose(id).await;
         let pulled = world.sync(id).await;
         assert_eq!((pulled.direction, pulled.stats.files_downloaded), (Direction::Pulled, 3), "{provider}");

@@ -96,15 +96,14 @@ impl Counts {
     /// One more. 429 `limit_reached` where the account has as many as it may.
     pub fn enter(&self, account: AccountId, kind: Kind, limits: &InFlightLimits) -> ApiResult<Ticket> {
         let mut counts = self.lock();
-        let used = counts.entry((account, kind)).or_default();
+        let used = counts.get(&(account, kind)).copied().unwrap_or(0);
         let most = limits.of(kind);
-        if *used >= most {
-            let used = *used;
+        if used >= most {
             return Err(
                 Error::limit_reached(kind.name(), most, used, "close some, or wait until some end").into()
             );
         }
-        *used += 1;
+        counts.insert((account, kind), used + 1);
         drop(counts);
         Ok(Ticket { counts: self.clone(), of: (account, kind) })
     }

@@ -204,6 +204,9 @@ impl IntoResponse for ApiError {
             Ok(Some(AccountId::LOCAL)) => detail,
             _ => redact(&detail).into_owned(),
         };
+        if status == StatusCode::TOO_MANY_REQUESTS {
+            ::metrics::counter!("http_requests_refused_total", "reason" => code).increment(1);
+        }
         let problem = Problem {
             type_: "about:blank".to_owned(),
             title: status.canonical_reason().unwrap_or("Error").to_owned(),

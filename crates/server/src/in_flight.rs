@@ -35,6 +35,8 @@ use std::{
 use tokio::{sync::watch, time::sleep};
 use tokio_util::task::AbortOnDropHandle;
 
+/// The code of the error of a revoked key.
+pub const KEY_REVOKED: &str = "key_revoked";
 /// What the server holds for a request of an account besides its bodies: buffers of its connection, heads.
 const BASE: u64 = 32 << 10;
 /// Bytes of a [`Budget`] that are reserved for an open stream of a turn's events. What it reads of them it reserves as it does.
@@ -184,8 +186,9 @@ fn no_memory() -> ApiError {
     ApiError::new(StatusCode::TOO_MANY_REQUESTS, MEMORY_BUDGET, detail).retry_after(1)
 }
 
-fn revoked() -> ApiError {
-    ApiError::unauthorized("key_revoked", "this key is not good any more; make a new one")
+/// 401, of a key that was good when its request came.
+pub fn revoked() -> ApiError {
+    ApiError::unauthorized(KEY_REVOKED, "this key is not good any more; make a new one")
 }
 
 impl<S: Sync> FromRequestParts<S> for InFlight {

@@ -83,7 +83,6 @@ impl IntoResponse for Refusal {
                 1,
             ),
         };
-        ::metrics::counter!("http_requests_refused_total", "reason" => code).increment(1);
         ApiError::new(StatusCode::TOO_MANY_REQUESTS, code, detail).retry_after(seconds).into_response()
     }
 }

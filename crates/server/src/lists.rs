@@ -16,22 +16,19 @@ use futures::future::BoxFuture;
 use seawall_api::AccountId;
 use seawall_core::{
     Result,
-    budget::{MEMORY_BUDGET, Reservation},
+    budget::Reservation,
     ports::store::{Page, Paged},
 };
 use serde::Serialize;
-use std::io;
 
 /// A list that has more bytes ends.
 const MOST: usize = 4 << 20;
 /// Bytes of rows that are read at once, or one row that is larger.
 const PIECE: u64 = 512 << 10;
-/// What a row takes while it is read: as the store has it, and parsed.
-const COPIES: u64 = 3;
+/// What a row takes while it is read: as the store has it, parsed, and written.
+pub const COPIES: u64 = 3;
 /// What a row without texts of a caller's own takes.
 const ROW: u64 = 2 << 10;
-/// How much an answer grows by.
-const STEP: u64 = 64 << 10;
 
 /// A list whose rows may be large: `sizes` tells how large before `fetch` reads them.
 pub async fn gather<'a, T: Serialize>(
@@ -41,16 +38,15 @@ pub async fn gather<'a, T: Serialize>(
     sizes: impl Fn(Page) -> BoxFuture<'a, Result<Vec<u64>>>,
     fetch: impl Fn(Page) -> BoxFuture<'a, Result<Paged<T>>>,
 ) -> ApiResult<Response> {
-    let (mut list, mut page) = (ListBody::new(state, account)?, page);
+    let (mut list, mut page) = (ListBody::new(state, account), page);
     loop {
         let (count, bytes) = piece(&sizes(page.clone()).await?);
-        let rows = state.budget().reserve(Some(account), bytes.saturating_mul(COPIES)).await?;
+        list.reserve(bytes.saturating_mul(COPIES)).await?;
         let found = fetch(Page { limit: count.min(page.limit), ..page.clone() }).await?;
-        let left = page.limit.saturating_sub(count);
         list.add(found.items)?;
-        drop(rows);
+        let left = page.limit.saturating_sub(count);
         match found.next {
-            Some(next) if left > 0 && list.body.bytes.len() < MOST => {
+            Some(next) if left > 0 && list.body.len() < MOST => {
                 page = Page { limit: left, after: Some(next) }
             }
             next => return list.end(next.map(|next| next.to_string())),
@@ -67,7 +63,7 @@ fn piece(sizes: &[u64]) -> (u32, u64) {
         }
         (count, bytes) = (count + 1, bytes + size);
     }
-    (count.max(1), bytes)
+    (count.max(1), bytes + ROW * u64::from(count))
 }
 
 /// A list of rows that are small.
@@ -77,15 +73,14 @@ pub async fn list<T: Serialize>(
     rows: usize,
     fetch: impl Future<Output = Result<Paged<T>>>,
 ) -> ApiResult<Response> {
-    let room = state.budget().reserve(Some(account), ROW * rows as u64).await?;
+    let mut list = ListBody::new(state, account);
+    list.reserve(ROW * rows as u64).await?;
     let found = fetch.await?;
-    let mut list = ListBody::new(state, account)?;
     list.add(found.items)?;
-    drop(room);
     list.end(found.next.map(|next| next.to_string()))
 }
 
-/// A value that may take so many bytes while it is made.
+/// A value that may take so many bytes while it is made and written.
 pub async fn value<T: Serialize>(
     state: &AppState,
     account: AccountId,
@@ -94,107 +89,65 @@ pub async fn value<T: Serialize>(
 ) -> ApiResult<Response> {
     let room = state.budget().reserve(Some(account), bytes).await?;
     let made = fetch.await?;
-    let mut body = Buffer::new(state.budget().open(Some(account)));
-    body.write(&made)?;
-    drop((made, room));
-    Ok(body.answer())
+    let body = serde_json::to_vec(&made).map_err(no_json)?;
+    drop(made);
+    Ok(answer(body, room))
 }
 
 /// A list that is being written.
 struct ListBody {
-    body: Buffer,
-    is_empty: bool,
+    body: Vec<u8>,
+    room: Reservation,
 }
 
+/// How a list begins.
+const BEGINNING: &[u8] = b"{\"items\":[";
+
 impl ListBody {
-    fn new(state: &AppState, account: AccountId) -> ApiResult<ListBody> {
-        let mut body = Buffer::new(state.budget().open(Some(account)));
-        body.text("{\"items\":[")?;
-        Ok(ListBody { body, is_empty: true })
+    fn new(state: &AppState, account: AccountId) -> ListBody {
+        ListBody { body: BEGINNING.to_vec(), room: state.budget().open(Some(account)) }
     }
 
+    /// Bytes for rows that are about to be read, beside what is written.
+    async fn reserve(&mut self, rows: u64) -> ApiResult<()> {
+        let needed = rows.saturating_add(self.body.capacity() as u64);
+        Ok(self.room.grow(needed.saturating_sub(self.room.bytes())).await?)
+    }
+
+    /// Writes rows, which are gone then.
     fn add<T: Serialize>(&mut self, items: Vec<T>) -> ApiResult<()> {
         for item in items {
-            if !std::mem::replace(&mut self.is_empty, false) {
-                self.body.text(",")?;
+            if self.body.len() > BEGINNING.len() {
+                self.body.push(b',');
             }
-            self.body.write(&item)?;
+            serde_json::to_writer(&mut self.body, &item).map_err(no_json)?;
         }
+        self.room.shrink_to(self.body.capacity() as u64);
         Ok(())
     }
 
     fn end(mut self, next: Option<String>) -> ApiResult<Response> {
-        match next {
-            Some(next) => {
-                self.body.text("],\"next\":")?;
-                self.body.write(&next)?;
-                self.body.text("}")?;
-            }
-            None => self.body.text("]}")?,
+        self.body.extend_from_slice(b"]");
+        if let Some(next) = next {
+            self.body.extend_from_slice(b",\"next\":");
+            serde_json::to_writer(&mut self.body, &next).map_err(no_json)?;
         }
-        Ok(self.body.answer())
+        self.body.extend_from_slice(b"}");
+        Ok(answer(self.body, self.room))
     }
 }
 
-/// JSON that grows within a reservation.
-struct Buffer {
-    bytes: Vec<u8>,
-    room: Reservation,
+/// An answer that gives back what it takes when it has been sent.
+fn answer(mut body: Vec<u8>, mut room: Reservation) -> Response {
+    body.shrink_to_fit();
+    room.shrink_to(body.len() as u64);
+    let json = [(CONTENT_TYPE, HeaderValue::from_static("application/json"))];
+    hold((json, body).into_response(), room)
 }
 
-impl Buffer {
-    fn new(room: Reservation) -> Buffer {
-        Buffer { bytes: Vec::new(), room }
-    }
-
-    fn text(&mut self, text: &str) -> ApiResult<()> {
-        io::Write::write_all(self, text.as_bytes()).map_err(|_| no_room())
-    }
-
-    fn write<T: Serialize>(&mut self, value: &T) -> ApiResult<()> {
-        serde_json::to_writer(&mut *self, value).map_err(|error| match error.is_io() {
-            true => no_room(),
-            false => {
-                tracing::error!(%error, "an answer is no JSON");
-                ApiError::internal("the answer cannot be written as JSON; this is a bug")
-            }
-        })
-    }
-
-    /// The body, which gives back what it takes when it has been sent.
-    fn answer(mut self) -> Response {
-        self.bytes.shrink_to_fit();
-        self.room.shrink_to(self.bytes.len() as u64);
-        let json = [(CONTENT_TYPE, HeaderValue::from_static("application/json"))];
-        hold((json, self.bytes).into_response(), self.room)
-    }
-}
-
-impl io::Write for Buffer {
-    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        let needed = (self.bytes.len() + bytes.len()) as u64;
-        if needed > self.room.bytes() {
-            // Growing copies, so that both are there for a moment.
-            let more = STEP.max(needed.next_power_of_two() - self.room.bytes());
-            if !self.room.try_grow(more) {
-                return Err(io::Error::other(MEMORY_BUDGET));
-            }
-            self.bytes
-                .reserve_exact(usize::try_from(self.room.bytes()).unwrap_or(usize::MAX) - self.bytes.len());
-        }
-        self.bytes.extend_from_slice(bytes);
-        Ok(bytes.len())
-    }
-
-    fn flush(&mut self) -> io::Result<()> {
-        Ok(())
-    }
-}
-
-fn no_room() -> ApiError {
-    let detail =
-        "the answer does not fit into the memory that this account has on the server now; ask for less";
-    ApiError::new(axum::http::StatusCode::TOO_MANY_REQUESTS, MEMORY_BUDGET, detail).retry_after(1)
+fn no_json(error: serde_json::Error) -> ApiError {
+    tracing::error!(%error, "an answer is no JSON");
+    ApiError::internal("the answer cannot be written as JSON; this is a bug")
 }
 
 #[cfg(test)]
@@ -204,8 +157,8 @@ mod tests {
     #[test]
     fn k5_rows_are_read_in_pieces_and_large_ones_alone() {
         assert_eq!(piece(&[]), (1, 0));
-        assert_eq!(piece(&[10, 10, 10]), (3, 30));
-        assert_eq!(piece(&[PIECE * 4, 10]), (1, PIECE * 4));
-        assert_eq!(piece(&[PIECE / 2, PIECE / 2, 1]), (2, PIECE));
+        assert_eq!(piece(&[10, 10, 10]), (3, 30 + 3 * ROW));
+        assert_eq!(piece(&[PIECE * 4, 10]), (1, PIECE * 4 + ROW));
+        assert_eq!(piece(&[PIECE / 2, PIECE / 2, 1]), (2, PIECE + 2 * ROW));
     }
 }

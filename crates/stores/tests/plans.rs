@@ -38,7 +38,10 @@ async fn sqlite_uses_an_index_for_every_statement() {
         for step in
             sql::plan(&db, sql).await.unwrap_or_else(|error| panic!("{}: {}", sql.name, error.chain()))
         {
-            let scans = step.starts_with("SCAN ") && !step.contains("CONSTANT ROW") && !is_ordered(&step);
+            let scans = step.starts_with("SCAN ") && !step.contains("CONSTANT ROW")
+                // The values of one call, handed over as a list.
+                && !step.contains("json_each VIRTUAL TABLE")
+                && !is_ordered(&step);
             if scans || step.contains("TEMP B-TREE FOR ORDER BY") {
                 bad.push(format!("{}: {step}", short(sql)));
             }

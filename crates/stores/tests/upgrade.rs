@@ -17,8 +17,8 @@ use seawall_api::{
     sandbox::{SandboxSpec, SandboxState},
 };
 use seawall_core::ports::store::{
-    BeginTurn, Direction, EndTurn, HookRun, HookUsage, KeyLimits, NewConversation, Page, SandboxRow, Session,
-    SessionScope, Stores, Task,
+    BeginTurn, Day, Direction, EndTurn, HookRun, HookUsage, KeyLimits, NewConversation, Page, SandboxRow,
+    Session, SessionScope, Stores, Task,
 };
 use seawall_stores::{Db, SqlStore, sql};
 use serde_json::json;
@@ -184,6 +184,9 @@ async fn read(stores: &Stores) {
     let ids: Vec<MessageId> = messages.items.iter().map(|message| message.id).collect();
     assert_eq!(ids, [100, 200, 101, 201, 102].map(id::<MessageId>));
     assert_eq!(messages.items[1].body, "body 200 ☃");
+    // K8: what was used before there were charges is charged.
+    let charged = stores.tokens.charge(account, &[], Day::of(at(0))).await.unwrap();
+    assert_eq!((charged.day, charged.month), (46, 46));
     let running = stores.turns.running(&Page::first(10)).await.unwrap();
     assert_eq!(running.items.iter().map(|turn| turn.id).collect::<Vec<_>>(), [id::<TurnId>(32)]);
     assert_eq!(stores.turns.boot(account, id(32)).await.unwrap(), None);

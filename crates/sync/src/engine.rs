@@ -16,7 +16,14 @@ mod upload;
 pub use restore::Restored;
 pub use stats::{Direction, DryRun, Phase, Progress, Silent, SyncReport, SyncStats};
 
-use crate::{Error, Result, disk::ScanAsk, retry::jitter, versions::Versions, workspace::Workspace};
+use crate::{
+    Error, Result,
+    disk::ScanAsk,
+    retry::jitter,
+    tree::{Node, Tree},
+    versions::Versions,
+    workspace::Workspace,
+};
 use round::{Done, Round};
 use std::{fmt, sync::Arc, time::Duration};
 
@@ -28,18 +35,45 @@ pub struct Options {
     pub rehash: bool,
 }
 
-/// The most that one sync takes from its workspace. What is more is named in the report, and left for the next sync.
+/// The most that one sync takes from its workspace. Bodies that are more are named in the report, and left for the next
+/// sync; a workspace with more entries or names is not synced.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Budget {
     /// Bytes of bodies that the workspace is asked for, zeros included.
     pub taken: u64,
     /// Bytes of bodies that are stored.
     pub stored: u64,
+    /// Files, links and directories of the workspace.
+    pub files: usize,
+    /// Bytes of their names, and of what links point to.
+    pub name_bytes: u64,
 }
 
 impl Default for Budget {
     fn default() -> Self {
-        Budget { taken: u64::MAX, stored: u64::MAX }
+        Budget { taken: u64::MAX, stored: u64::MAX, files: usize::MAX, name_bytes: u64::MAX }
+    }
+}
+
+impl Budget {
+    /// Whether a workspace is small enough, however it became what it is.
+    fn check(&self, tree: &Tree) -> Result<()> {
+        let too_large = |why: String| {
+            let why = format!("{why}; leave some out by {}", crate::path::IGNORE_FILE);
+            Err(Error::new(seawall_api::ErrorKind::TooLarge, why).during("syncing"))
+        };
+        if tree.len() > self.files {
+            return too_large(format!("the workspace has more than {} files", self.files));
+        }
+        let target = |node: &Node| match node {
+            Node::Link { target, .. } => target.as_bytes().len(),
+            _ => 0,
+        };
+        let names = tree.iter().map(|(path, node)| (path.as_bytes().len() + target(node)) as u64);
+        match names.sum::<u64>() > self.name_bytes {
+            true => too_large(format!("the names of its files have more than {} bytes", self.name_bytes)),
+            false => Ok(()),
+        }
     }
 }
 

@@ -11,9 +11,9 @@ use anyhow::{Result, anyhow};
 use clap::Args;
 use seawall_api::{
     ErrorKind, SandboxId,
-    sandbox::{SandboxInfo, SandboxState},
+    sandbox::{EndReason, SandboxInfo, SandboxState},
 };
-use seawall_core::{ports::Volumes, service::EndSandbox};
+use seawall_core::{Error, ports::Volumes, service::EndSandbox};
 
 #[derive(Debug, Args)]
 #[command(
@@ -63,6 +63,11 @@ async fn remove(app: &App, args: &RmArgs, reference: &str) -> Result<()> {
         }
         Err(error) => return Err(error),
     };
+    if is_damaged(&info) && !args.force {
+        // Something may live in it all the same.
+        let message = format!("sandbox {} is damaged; get rid of it with `seawall rm -f`", info.id);
+        return Err(Error::conflict(message).into());
+    }
     let runs = runs(&info);
     if runs && !args.force {
         return Err(refused(reference, &info));
@@ -87,6 +92,10 @@ async fn remove(app: &App, args: &RmArgs, reference: &str) -> Result<()> {
         versions?.delete_versions(info.id).await?;
     }
     report(app, info.id, volumes)
+}
+
+fn is_damaged(info: &SandboxInfo) -> bool {
+    matches!(&info.reason, Some(EndReason::Failed(kind)) if kind == "damaged")
 }
 
 pub fn runs(info: &SandboxInfo) -> bool {

@@ -230,8 +230,10 @@ fn v1_sandboxes_from_before_the_database_are_adopted() {
 #[test]
 fn the_database_is_looked_after() {
     let world = World::new();
-    assert_eq!(world.ok(["db", "migrate"]), "sqlite: version 0 became 5\n");
-    assert_eq!(world.ok(["db", "migrate"]), "sqlite is at version 5, the newest\n");
+    let made = world.ok(["db", "migrate"]);
+    assert!(made.starts_with("sqlite: version 0 became "), "{made}");
+    let told = world.ok(["db", "migrate"]);
+    assert!(told.starts_with("sqlite is at version ") && told.ends_with(", the newest\n"), "{told}");
     let checked = world.json(["--json", "db", "check"]);
     assert_eq!((&checked["ok"], &checked["turns"]), (&true.into(), &0.into()));
     let folder = tempfile::tempdir().unwrap();

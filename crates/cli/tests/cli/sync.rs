@@ -208,6 +208,36 @@ fn prune_keeps_what_is_needed() {
 }
 
 #[test]
+fn s6_versions_are_deleted_one_by_one_and_with_their_sandbox() {
+    let world = World::new();
+    let id = world.create();
+    for number in 0..4 {
+        world.sh(&id, &format!("echo {number} > changing"));
+        world.sync(&id);
+    }
+    let told = world.ok(["versions", "rm", &id, "1", "2"]);
+    assert!(told.starts_with("2 versions stay, 2 went; 4 objects deleted"), "{told}");
+    assert_eq!(world.versions(&id).len(), 2);
+    let newest = world.seawall(["versions", "rm", &id, "4"]);
+    assert_eq!(newest.status.code(), Some(1));
+    assert!(stderr(&newest).contains("the newest version stays"), "{}", stderr(&newest));
+    assert_eq!(world.seawall(["versions", "rm", &id]).status.code(), Some(2), "which ones must be said");
+    assert_eq!(world.sh(&id, "cat changing"), "3\n");
+    world.ok(["rm", "-f", "--volumes", "--versions", &id]);
+    assert!(world.versions(&id).is_empty());
+    assert_eq!(world.objects(&id, ".commits").len(), 1);
+    assert!(world.objects(&id, ".packs").is_empty());
+    // Of one that was removed before, by its whole id.
+    let other = world.create();
+    world.sh(&other, "echo kept > a");
+    world.sync(&other);
+    world.ok(["rm", "-f", "--volumes", &other]);
+    assert_eq!(world.versions(&other).len(), 1);
+    world.ok(["rm", "--versions", &other]);
+    assert!(world.versions(&other).is_empty());
+}
+
+#[test]
 fn h8_a_sandbox_with_unsaved_work_is_not_stopped_without_force() {
     let world = World::new();
     let id = world.create();

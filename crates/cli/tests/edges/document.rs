@@ -20,7 +20,7 @@ enum With {
 use With::{Bytes, Json, Nothing, WebSocket};
 
 /// Every operation, with the query and the body that it needs. A new one has to be added here.
-const CALLS: [(&str, &str, With); 74] = [
+const CALLS: &[(&str, &str, With)] = &[
     ("list_conversations", "", Nothing),
     ("create_conversation", "", Json("{}")),
     ("get_conversation", "", Nothing),
@@ -80,7 +80,14 @@ const CALLS: [(&str, &str, With); 74] = [
     ("proxy_port_root_options", "", Nothing),
     ("proxy_port_root_head", "", Nothing),
     ("proxy_port_root_patch", "", Nothing),
+    ("delete_version", "", Nothing),
+    ("prune_versions", "", Json("{}")),
     ("get_account", "", Nothing),
+    ("get_account_usage", "", Nothing),
+    ("get_usage_of_account", "", Nothing),
+    ("suspend_account", "", Nothing),
+    ("resume_account", "", Nothing),
+    ("delete_account", "", Nothing),
     ("set_settings", "", Json(r#"{"settings": {}}"#)),
     ("list_keys", "", Nothing),
     ("create_key", "", Json(r#"{"name": "more", "scopes": ["read"]}"#)),
@@ -186,7 +193,7 @@ impl Things {
             Some("accounts") => &self.account,
             _ => "",
         };
-        let parts: [(&str, &str); 9] = [
+        let parts: [(&str, &str); 10] = [
             ("{id}", id),
             ("{sandbox}", &self.sandbox),
             ("{turn}", &self.turn),
@@ -196,6 +203,7 @@ impl Things {
             ("{port}", "8000"),
             ("{path}", "some/page"),
             ("{name}", "shell"),
+            ("{version}", "1700000000000"),
         ];
         let filled = parts.into_iter().fold(path.to_owned(), |path, (name, value)| path.replace(name, value));
         assert!(!filled.contains(['{', '}']), "{path} has a parameter that is not known here");

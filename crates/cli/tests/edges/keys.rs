@@ -139,7 +139,7 @@ fn c7_another_accounts_things_are_not_there() {
     // An id that is taken is not told whose it is.
     let taken =
         server.anonymous("POST", "/sandboxes").key(&other).json(&json!({ "id": things.sandbox })).send();
-    taken.refused(400, "invalid_id");
+    taken.refused(404, "not_found");
     let listed = server.anonymous("GET", "/sandboxes").key(&other).send().is(200).json();
     assert_eq!(listed["items"], json!([]));
     untouched(&server, &things);

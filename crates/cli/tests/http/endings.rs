@@ -126,3 +126,52 @@ fn t5_http_without_a_server_a_box_ends_by_itself_and_the_next_server_saves_its_f
     within(60, "it is stopped again", || served.ended_by(&sandbox, "idle"));
     assert_eq!(served.exec(&sandbox, "cat file"), "kept\n");
 }
+
+/// Through the command line too, which asks the server.
+#[test]
+fn k8_http_versions_are_their_owners_to_delete_and_the_next_turn_begins_anew() {
+    let served = Served::new();
+    let mut view = served.turn(ANY, "truncate -s 100M image; echo one > a");
+    view.follow_to_the_end();
+    let (sandbox, conversation) = (view.id("sandbox_id"), view.id("conversation_id"));
+    for number in 2..=4 {
+        served.said(&conversation, &format!("echo {number} > a"));
+    }
+    assert_eq!(served.versions(&sandbox), 4);
+    let server = format!("http://{}", served.address);
+    let seawall = |words: &[&str]| {
+        let asked = ["--server", &server, "--key", &served.key];
+        served.world.ok(asked.iter().chain(words).copied().collect::<Vec<_>>())
+    };
+    assert!(seawall(&["versions", "rm", &sandbox, "1"]).starts_with("3 versions stay, 1 went"));
+    assert!(seawall(&["prune", &sandbox, "--keep", "1"]).starts_with("1 versions stay, 2 went"));
+    let folder = served.world.data().join("bucket/docs/local").join(&sandbox);
+    let stored = || -> u64 {
+        let all = walk(&folder);
+        all.iter().map(|file| std::fs::metadata(file).unwrap().len()).sum()
+    };
+    assert!((1000..100_000).contains(&stored()), "{} bytes", stored());
+    seawall(&["rm", "-f", "--volumes", "--versions", &sandbox]);
+    assert_eq!((served.versions(&sandbox), walk(&folder).len()), (0, 1), "{:?}", walk(&folder));
+    // Its conversation goes on, with no files.
+    assert_eq!(served.said(&conversation, "ls; echo five > b"), "");
+    assert_eq!(served.versions(&sandbox), 1);
+    // And once more, after the end.
+    served.done("DELETE", &format!("/sandboxes/{sandbox}"), &Value::Null);
+    assert_eq!(served.versions(&sandbox), 1);
+    served.done("DELETE", &format!("/sandboxes/{sandbox}?versions=delete"), &Value::Null);
+    assert_eq!((served.versions(&sandbox), walk(&folder).len()), (0, 1));
+}
+
+/// All files beneath a folder.
+fn walk(folder: &std::path::Path) -> Vec<std::path::PathBuf> {
+    let mut found = Vec::new();
+    for entry in std::fs::read_dir(folder).unwrap() {
+        let path = entry.unwrap().path();
+        match path.is_dir() {
+            true => found.extend(walk(&path)),
+            false => found.push(path),
+        }
+    }
+    found
+}

@@ -139,8 +139,11 @@ impl Lines {
     }
 }
 
+/// It is ours and not the agent's: it explains no end.
+const TOO_LONG: &str = "a line of the agent's output was too long and is left out";
+
 fn too_long() -> Event {
-    Event::Notice { text: "a line of the agent's output was too long and is left out".to_owned() }
+    Event::Notice { text: TOO_LONG.to_owned() }
 }
 
 /// How many bytes at the end begin a character whose rest is to come.
@@ -252,7 +255,7 @@ impl Ending {
         match event {
             Event::Usage { message: None, .. } | Event::ThreadUsage { .. } => self.done(),
             Event::OutputPart { text, end: true } if !text.is_empty() => self.told = Some(Err(text.clone())),
-            Event::Notice { text } => self.notice = Some(text.clone()),
+            Event::Notice { text } if text != TOO_LONG => self.notice = Some(text.clone()),
             _ => {}
         }
     }

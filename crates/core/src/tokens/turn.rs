@@ -4,7 +4,7 @@ use super::{
     TokenLimits, TokenRefusal,
     account::{AccountTokens, Admission, RowKey},
 };
-use crate::{Error, Result};
+use crate::{Error, Result, persist::persist};
 use seawall_api::{TurnId, conversation::Usage};
 use std::{
     fmt,
@@ -101,8 +101,8 @@ impl TurnTokens {
         Err(TokenRefusal::Limit(writer.refusal(day, &run.limits, &totals, least)))
     }
 
-    /// Waits for the run's requests, brings what they are charged into the store, and ends the run here: what is
-    /// still in flight then stays reserved. To be called before the turn is ended in the store.
+    /// Waits for the run's requests, brings what they are charged into the store, however long that takes, and ends
+    /// the run here: what is still in flight then stays reserved. To be called before the turn is ended in the store.
     pub async fn close(&self) -> Result<()> {
         let run = &self.0;
         run.closed.store(true, Ordering::Relaxed);
@@ -110,7 +110,8 @@ impl TurnTokens {
         if timeout(SETTLE, in_flight.wait_for(|count| *count == 0)).await.is_err() {
             tracing::warn!(turn = %run.turn, "requests to models outlive their turn: their estimates are charged");
         }
-        let flushed = run.account.writer().await.sync(run.account.today()).await;
+        let flush = || async { run.account.writer().await.sync(run.account.today()).await };
+        let flushed = persist(flush).await;
         run.account.forget(run.run);
         flushed.map(drop)
     }

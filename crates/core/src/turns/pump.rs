@@ -1,25 +1,24 @@
 //! From the agent's output to stored events, and no byte acknowledged before.
 
 use super::{
-    answer::{Answer, plus},
+    answer::Answer,
+    cancel::{CANCEL, Cancel},
     run::Runner,
+    usage::changed,
 };
 use crate::{
     Error, ExecRequest, Result,
     agents::{AgentAsk, AgentCommand, Driver, Parser, SessionPlace},
     exec,
     persist::persist,
-    ports::{
-        gateway::{Access, Metered},
-        store::Page,
-    },
+    ports::{gateway::Access, store::Page},
     templates::PROGRAM_DIR,
     tunnels::{Expose, Serve},
 };
 use futures::FutureExt;
 use seawall_api::{
     ErrorKind, ProcessId,
-    conversation::{TurnState, Usage},
+    conversation::TurnState,
     event::Event,
     exec::{ExitReason, ExitStatus, StartProcess, WhenFull},
     files::{FileRef, ListDir, WriteFile, WriteMode},
@@ -28,10 +27,7 @@ use seawall_api::{
 };
 use seawall_wire::{Guest, Process, ProcessOutput};
 use std::{sync::Arc, time::Duration};
-use tokio::{
-    sync::watch,
-    time::{Instant, sleep, timeout},
-};
+use tokio::time::{sleep, timeout};
 
 /// How the agent's work came out.
 pub(super) struct Pumped {
@@ -47,9 +43,6 @@ const SESSION_DEPTH: u32 = 5;
 const SESSION_PAGE: u32 = 500;
 /// How far back the agent's session is looked for.
 const TURNS_BACK: u32 = 20;
-/// How long a cancelled agent may take to be gone.
-const CANCEL: Duration = Duration::from_secs(30);
-const KILL_AGAIN: Duration = Duration::from_secs(1);
 const PORT_TRIES: u32 = 40;
 const PORT_PAUSE: Duration = Duration::from_millis(100);
 /// Stdin from a file: whoever takes a turn up again has nothing to write. Folders of agents are made.
@@ -220,7 +213,7 @@ impl Runner {
     }
 
     /// Earlier turns of the same kind, the latest first.
-    async fn before(&self) -> Result<Vec<Answer>> {
+    pub(super) async fn before(&self) -> Result<Vec<Answer>> {
         let (turns, account) = (&self.turns, self.wanted.account);
         let store = &turns.inner.stores.turns;
         let found = store.list(account, self.conversation.id, &Page::first(TURNS_BACK)).await?;
@@ -232,23 +225,6 @@ impl Runner {
             }
         }
         Ok(all)
-    }
-
-    /// M3: an agent that tells only what its thread used in all is charged what is new: beyond the total that an
-    /// earlier turn told, and what turns after that one were charged by the gateway's count, because they were killed.
-    pub(super) async fn base(&self) -> Result<Usage> {
-        let mut base = Usage::default();
-        if self.answer.thread().is_none() {
-            return Ok(base);
-        }
-        let before = self.before().await?;
-        for answer in before.iter().filter(|answer| answer.session == self.answer.session) {
-            match answer.thread() {
-                Some(thread) => return Ok(plus(&thread, &base)),
-                None => base = plus(&base, &answer.passed()),
-            }
-        }
-        Ok(base)
     }
 
     /// After a crash of the server: the agent may still be at it.
@@ -407,12 +383,6 @@ impl Runner {
         Ok(Pumped { state, error })
     }
 
-    /// M3: what passed the gateway and is not stored yet.
-    pub(super) fn passed(&self) -> Option<Event> {
-        let usage = self.meter.as_ref()?.so_far().usage;
-        (usage != self.answer.passed()).then_some(Event::GatewayUsage { usage })
-    }
-
     /// The wire to the agent is gone for good.
     async fn lost(&mut self, error: seawall_wire::Error) -> Result<Pumped> {
         let error = Error::from(error);
@@ -435,52 +405,6 @@ impl Runner {
 impl Pumped {
     pub fn cancelled() -> Pumped {
         Pumped { state: TurnState::Cancelled, error: Some("it was cancelled".to_owned()) }
-    }
-}
-
-/// A wish to end the agent, tried until it is ended.
-struct Cancel {
-    wish: watch::Receiver<bool>,
-    asked: bool,
-    again: Option<Instant>,
-}
-
-impl Cancel {
-    fn new(wish: watch::Receiver<bool>) -> Cancel {
-        Cancel { wish, asked: false, again: None }
-    }
-
-    /// Ends when the agent is to be killed, the first time or again.
-    async fn due(&mut self) {
-        if !self.asked {
-            // Where the sender is gone, nobody can wish it any more.
-            if self.wish.wait_for(|wish| *wish).await.is_err() {
-                std::future::pending::<()>().await;
-            }
-            self.asked = true;
-            return;
-        }
-        match self.again {
-            Some(again) => tokio::time::sleep_until(again).await,
-            None => std::future::pending().await,
-        }
-    }
-
-    async fn kill(&mut self, guest: &Guest, process: ProcessId) {
-        let killed = matches!(timeout(CANCEL, guest.kill(process)).await, Ok(Ok(())));
-        tracing::info!(%process, killed, "a turn is cancelled");
-        self.again = (!killed).then(|| Instant::now() + KILL_AGAIN);
-    }
-}
-
-/// Ends when more has passed the gateway.
-async fn changed(metered: &mut Option<watch::Receiver<Metered>>) {
-    let alive = match metered {
-        Some(metered) => metered.changed().await.is_ok(),
-        None => false,
-    };
-    if !alive {
-        std::future::pending().await
     }
 }
 

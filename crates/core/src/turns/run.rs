@@ -7,33 +7,27 @@ use super::{
     hold::{Found, Held, LEASE},
     pump::Pumped,
     room::{Room, Stores},
-    save::pushed_event,
 };
 use crate::{
     Error, Result,
-    hooks::{HookContext, Moment},
+    hooks::Moment,
     persist::persist,
     ports::{
         gateway::Meter,
-        store::{EndTurn, Fence, Lease, just_after},
+        store::{Fence, Lease},
     },
     service::{Wanted, told},
-    templates::{Template, When},
+    templates::Template,
     tokens::TurnTokens,
 };
 use bytes::Bytes;
 use futures::FutureExt;
-use jiff::Timestamp;
 use seawall_api::{
     AccountId, ErrorKind, SandboxId, TurnId,
     conversation::{Conversation, Message, Role, Turn, TurnState},
     event::Event,
 };
-use seawall_sync::engine::SyncReport;
-use std::{
-    sync::{Arc, Mutex, PoisonError},
-    time::Duration,
-};
+use std::{sync::Arc, time::Duration};
 use tokio::{
     task::JoinHandle,
     time::{Instant, sleep, timeout},
@@ -61,7 +55,7 @@ pub(super) struct Runner {
     pub stored: u64,
     /// Events that are stored with the next ones.
     early: Vec<Event>,
-    fence: Fence,
+    pub fence: Fence,
     /// This process began it just now.
     is_new: bool,
     /// Its guest hears of the turn.
@@ -287,19 +281,6 @@ impl Runner {
         self.close(state, error).await
     }
 
-    /// The agent's port is closed: what its last requests used is counted and stored, however they ended.
-    async fn settle_tokens(&mut self) -> Result<()> {
-        let Some(tokens) = self.tokens.take() else { return Ok(()) };
-        if let Err(error) = tokens.close().await {
-            let (turn, error) = (self.id(), error.chain());
-            tracing::error!(%turn, error, "what was reserved for the turn's requests stays charged");
-        }
-        match self.passed() {
-            Some(event) => self.store(vec![event], self.turn.output_offset).await,
-            None => Ok(()),
-        }
-    }
-
     pub(super) fn is_cancelled(&self) -> bool {
         self.turn.cancelling || *self.turns.live(self.id()).cancel.borrow()
     }
@@ -436,102 +417,5 @@ impl Runner {
             bytes.push(data);
         }
         Ok((admitted, bytes))
-    }
-
-    /// H6: always, after success, error and hang-up.
-    async fn finish(&mut self, state: TurnState, error: &Option<String>) -> Result<()> {
-        if self.answer.pushed {
-            return Ok(());
-        }
-        let row = persist(|| self.turns.inner.stores.sandboxes.find(self.sandbox())).await?;
-        if row.as_ref().is_some_and(|row| row.account_id != self.wanted.account) {
-            // Somebody else was quicker to take the id: it is theirs.
-            return Ok(());
-        }
-        let (is_known, worked) = (row.is_some(), self.answer.started.is_some());
-        let pushed: Arc<Mutex<Option<Result<Option<SyncReport>>>>> = Arc::default();
-        let (turns, wanted) = (self.turns.clone(), self.wanted.clone());
-        let (pusher, what, result) = (turns.clone(), wanted.clone(), pushed.clone());
-        let push = async move {
-            let done = match is_known {
-                true => pusher.push(&what, worked).await,
-                // It was never made, so there is nothing to push.
-                false => Ok(None),
-            };
-            let failed = done.as_ref().err().map(|error| Error::new(error.kind(), error.chain()));
-            *result.lock().unwrap_or_else(PoisonError::into_inner) = Some(done);
-            failed.map_or(Ok(()), Err)
-        };
-        let moment = Moment::StreamFinish {
-            state,
-            answer: Some(Box::new(self.message(state, error))),
-            usage: self.answer.usage().0,
-        };
-        // The agent has ended: what is left is done to its end.
-        let context = HookContext { cancelled: None, ..wanted.context() };
-        let ran = turns.inner.hooks.run(&context, &moment, Some(push.boxed())).await;
-        let mut pushed = pushed.lock().unwrap_or_else(PoisonError::into_inner).take();
-        let replaced = wanted.template.hooks.stream_finish.iter().any(|hook| hook.when == When::Instead);
-        if pushed.is_none() && ran.is_err() && is_known && !replaced {
-            // A hook before it failed the turn; the files are not to be lost with it.
-            pushed = Some(turns.push(&wanted, worked).await);
-        }
-        let event = match pushed {
-            Some(Ok(Some(report))) => pushed_event(&report),
-            Some(Err(error)) => {
-                Some(Event::WorkspaceUnsynced { error: told(self.wanted.account, error.chain()) })
-            }
-            _ => None,
-        };
-        if let Some(event) = event {
-            self.store(vec![event], self.turn.output_offset).await?;
-        }
-        ran
-    }
-
-    /// A time behind the prompt, whatever the clock says.
-    fn ended_at(&self) -> Timestamp {
-        self.turns.inner.clock.now().max(just_after(self.turn.created_at))
-    }
-
-    /// The answer as it is stored (M1).
-    fn message(&self, state: TurnState, error: &Option<String>) -> Message {
-        let body = match (self.answer.body.is_empty(), error) {
-            (true, Some(error)) => format!("[{state}: {error}]"),
-            _ => self.answer.body.clone(),
-        };
-        Message {
-            id: self.turn.answer_id,
-            conversation_id: self.conversation.id,
-            turn_id: Some(self.id()),
-            role: Role::Assistant,
-            body,
-            usage: Some(self.answer.usage().0),
-            tool_calls: self.answer.tool_calls.clone(),
-            created_at: self.ended_at(),
-            revision: 1,
-        }
-    }
-
-    /// M3: usage, totals and answer in one transaction, once.
-    async fn close(&self, state: TurnState, error: Option<String>) -> Result<()> {
-        let (usage, estimate) = self.answer.usage();
-        let answer = self.message(state, &error);
-        let ended_at = answer.created_at;
-        let end = EndTurn { id: self.id(), state, answer: Some(answer), error, usage, ended_at };
-        let store = &self.turns.inner.stores.turns;
-        let ended = persist(|| store.end(self.wanted.account, Some(&self.fence), &end)).await?;
-        let stats = ended.stats;
-        let bytes = end.answer.as_ref().map_or(0, |answer| answer.body.len());
-        tracing::info!(key = %self.turn.answer_id, conversation = %self.conversation.id, bytes, "message stored");
-        tracing::info!(
-            turn = %self.id(), conversation = %self.conversation.id, sandbox = %self.sandbox(), %state, estimate,
-            input_tokens = usage.input_tokens, output_tokens = usage.output_tokens, cache_tokens = usage.cache_tokens,
-            total_input_tokens = stats.total_input_tokens, total_output_tokens = stats.total_output_tokens,
-            total_cache_tokens = stats.total_cache_tokens, messages = stats.messages_exchanged, "turn ended"
-        );
-        self.turns.live(self.id()).ended(self.stored + 1);
-        self.turns.inner.lanes.ended(self.conversation.id, Some(self.sandbox()));
-        Ok(())
     }
 }

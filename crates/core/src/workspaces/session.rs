@@ -63,14 +63,10 @@ impl Bounds {
     /// What one sync takes from a sandbox with a disk of so many bytes: all of it twice, since files may change
     /// meanwhile. None where the disk has no limit, and neither has the sync.
     pub fn budget(&self, disk: Option<u64>) -> Budget {
-        match disk {
-            None => Budget::default(),
-            Some(disk) => {
-                let twice = disk.saturating_mul(2);
-                let taken = twice.saturating_add(self.hole_bytes);
-                Budget { taken, stored: twice.saturating_add(SLACK) }
-            }
-        }
+        let (files, name_bytes) = (self.files, self.name_bytes);
+        let twice = disk.map_or(u64::MAX, |disk| disk.saturating_mul(2));
+        let (taken, stored) = (twice.saturating_add(self.hole_bytes), twice.saturating_add(SLACK));
+        Budget { taken, stored, files, name_bytes }
     }
 
     fn max_state(&self) -> u64 {

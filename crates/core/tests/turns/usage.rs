@@ -117,6 +117,57 @@ async fn m3_a_threads_total_counts_once_also_after_a_crash() {
     assert_eq!(world.conversation(conversation).await.stats, stats(4, usage(150, 15, 80)));
 }
 
+/// A turn of a thread that was killed is charged what passed the gateway. The next one tells the total of the thread,
+/// with what the killed one used, and is charged what is new; and one that tells zero, what passed.
+#[tokio::test(start_paused = true)]
+async fn m3_a_killed_turn_of_a_thread_counts_once() {
+    let world = World::new();
+    let conversation = ConversationId::generate();
+    let session = || Event::AgentSession { session: "01a1dddc-04ab-7641-8d4e-a928cc4df416".to_owned() };
+    let passed = |usage| Event::GatewayUsage { usage };
+    let told = |usage| Event::ThreadUsage { usage };
+    for (events, used) in [
+        (vec![session(), passed(usage(100, 10, 50))], usage(100, 10, 50)),
+        (vec![session(), passed(usage(1, 1, 1)), passed(usage(20, 2, 3))], usage(20, 2, 3)),
+        (vec![session(), passed(usage(30, 3, 27)), told(usage(150, 15, 80))], usage(30, 3, 27)),
+        (vec![session(), passed(usage(5, 5, 5)), told(usage(0, 0, 0))], usage(5, 5, 5)),
+    ] {
+        let turn = left(&world, conversation, "codex", events).await;
+        world.turns.take_up().await.unwrap();
+        all(&world.turns, ME, turn.id, 0).await;
+        world.quiet().await;
+        assert_eq!(world.turns_of(conversation).await[0].usage, Some(used));
+    }
+    assert_eq!(world.conversation(conversation).await.stats, stats(8, usage(155, 20, 85)));
+}
+
+/// An agent that tells less than passed the gateway, in its messages or in its total.
+#[tokio::test(start_paused = true)]
+async fn m3_what_passed_the_gateway_counts_where_the_agent_tells_less() {
+    let world = World::new();
+    let passed = |usage| Event::GatewayUsage { usage };
+    for (events, expected) in [
+        (
+            vec![passed(usage(100, 20, 3)), Event::Usage { message: None, usage: usage(0, 0, 0) }],
+            (usage(100, 20, 3), false),
+        ),
+        (vec![of_message("a", usage(10, 1, 5)), passed(usage(9, 4, 5))], (usage(10, 4, 5), true)),
+        (vec![passed(usage(9, 4, 5))], (usage(9, 4, 5), true)),
+    ] {
+        let turn = left(&world, ConversationId::generate(), "claude-code", events).await;
+        world.turns.take_up().await.unwrap();
+        let seen = all(&world.turns, ME, turn.id, 0).await;
+        let Some((_, Event::TurnEnded { usage: used, estimate, .. })) = seen.last() else {
+            panic!("{seen:?}")
+        };
+        assert_eq!((*used, *estimate), expected);
+        world.quiet().await;
+    }
+    // The ledger has all of it.
+    let totals = world.turns.ledger().totals(ME).await.unwrap();
+    assert_eq!((totals.day, totals.month), (123 + 19 + 18, 123 + 19 + 18));
+}
+
 #[tokio::test(start_paused = true)]
 async fn m1_tool_calls_are_stored_with_what_came_of_them() {
     let world = World::new();

@@ -85,5 +85,6 @@ async fn get(
     let stores = &state.services().stores;
     stores.conversations.get(who.account, id).await?;
     let size = stores.messages.size(who.account, id, message).await?;
-    lists::value(&state, who.account, size * 2, stores.messages.get(who.account, id, message)).await
+    lists::value(&state, who.account, size * lists::COPIES, stores.messages.get(who.account, id, message))
+        .await
 }

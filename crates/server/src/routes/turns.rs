@@ -5,7 +5,7 @@ use crate::{
     error::{ApiError, ApiResult, Problems},
     extract::{self, Json, PageQuery, Path, Query, Reader, Runner},
     idempotency::ReplayAs,
-    in_flight::{EVENTS, InFlight},
+    in_flight::{EVENTS, InFlight, KEY_REVOKED, revoked},
     lists, sse,
     state::AppState,
 };
@@ -326,7 +326,10 @@ async fn start(state: &AppState, account: AccountId, ask: TurnAsk, place: &InFli
     let starting = tokio::spawn(starting.in_current_span());
     let begun =
         starting.await.map_err(|error| Error::internal("the turn was not begun").with_source(error))?;
-    Ok(begun?.turn)
+    match begun {
+        Err(error) if error.code() == KEY_REVOKED => Err(revoked()),
+        begun => Ok(begun?.turn),
+    }
 }
 
 /// The events from the first on. The same request again follows the same turn.

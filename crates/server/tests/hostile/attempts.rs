@@ -79,13 +79,13 @@ pub const ATTEMPTS: &[Attempt] = &[
     attempt(
         "a mount of the host's root",
         ("POST", "/sandboxes", r#"{"mounts": [{"source": "/", "target": "/data"}]}"#),
-        403,
+        400,
         "",
     ),
     attempt(
         "a mount with a way up",
         ("POST", "/sandboxes", r#"{"mounts": [{"source": "/srv/../etc", "target": "/data"}]}"#),
-        403,
+        400,
         "",
     ),
     attempt(
@@ -160,8 +160,8 @@ pub const ATTEMPTS: &[Attempt] = &[
     attempt(
         "the victim's id for its own",
         ("POST", "/sandboxes", r#"{"id": "{sandbox}"}"#),
-        400,
-        "invalid_id",
+        404,
+        "not_found",
     ),
     attempt(
         "the victim's sandbox in its own conversation",

@@ -81,7 +81,7 @@ async fn c8_waiters_go_in_the_order_in_which_they_came_and_at_once() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn c8_a_turn_that_another_process_ended_is_found_too() {
+async fn c8_a_waiter_goes_when_the_turn_before_it_is_cancelled() {
     let world = patient().await;
     let first = begun(&world, "hang").await;
     let path = format!("/conversations/{}/sandbox/auto?wait=600", first["conversation_id"].as_str().unwrap());

@@ -55,6 +55,10 @@ const SERVERS: &[(&str, &str)] = &[
     ("SandboxRows::of_node", "the sweep of a machine is about everybody's boxes"),
     ("Sessions::open", "the session names its owner"),
     ("Sessions::expired", "the reaper is about everybody's sessions"),
+    ("Idempotency::renew", "by receipts that only the server has which made the calls"),
+    ("Leases::take_over", "names are the server's"),
+    ("SandboxRows::head", "the machine that has a box looks after it, whoever's it is"),
+    ("SandboxRows::heads_of_node", "rounds of a machine are about everybody's boxes"),
     ("Idempotency::close_all", "at a server's start nobody is at anything, whoever's it is"),
     ("Idempotency::expire", "what is old goes, whoever's it is"),
     ("Outbox::add", "tasks name their owner"),
@@ -90,6 +94,8 @@ const OWNED: &[&str] = &[
     "Turns::save_answer",
     "Tokens::charge",
     "Turns::get",
+    "Turns::running_in",
+    "Turns::boot",
     "Turns::list",
     "Turns::append_events",
     "Turns::event_sizes",
@@ -220,6 +226,10 @@ async fn turns_and_messages(cx: &Cx) -> Result<()> {
     let before = cx.stores.conversations.get(cx.account, id).await?;
     ensure_kind(turns.get(stranger, turn.id).await, ErrorKind::NotFound)?;
     ensure_kind(turns.end(stranger, None, &end(&turn)).await, ErrorKind::NotFound)?;
+    ensure_kind(turns.boot(stranger, turn.id).await, ErrorKind::NotFound)?;
+    if let Some(sandbox) = turn.sandbox_id {
+        ensure!(turns.running_in(stranger, sandbox).await?.is_none());
+    }
     ensure_kind(turns.request_cancel(stranger, turn.id, now()).await, ErrorKind::NotFound)?;
     ensure!(turns.get(cx.account, turn.id).await? == turn);
     let answer = message(id, Some(turn.id), Role::Assistant, "x");

@@ -39,6 +39,7 @@ impl Engine<'_> {
         let files = remote.iter().filter(|(_, node)| is_file(node)).count() as u64;
         let replaced = scan.delta.changed.iter().filter(|(path, _)| was_file(path)).count() as u64;
         let Some(merged) = self.changed(&remote, &scan) else { return Ok(Err(scan)) };
+        self.budget.check(&merged)?;
         let local: Tree = scan.delta.changed.iter().cloned().collect();
         let mut plan = Plan { merged, ..Plan::default() };
         let missed = self.upload(&mut round.uploads, &head, &mut plan, (&local, &remote)).await?;

@@ -203,6 +203,7 @@ impl Engine<'_> {
             let why = "the sandbox tells of something beneath what is no directory";
             return Err(Error::new(seawall_api::ErrorKind::Protocol, why).on(path));
         }
+        self.budget.check(&local)?;
         self.hold_back(round, &mut local, base.as_ref());
         let plan = diff(Sides { base: base.as_ref(), local: &local, remote: &remote });
         Ok(Some(Planned { scan, news, head, base, local, remote, plan }))

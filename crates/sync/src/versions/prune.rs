@@ -7,6 +7,7 @@ use super::{
 };
 use crate::{Error, Result, retry::retry};
 use futures::{FutureExt, StreamExt, TryStreamExt, future::BoxFuture};
+use seawall_api::ErrorKind;
 use serde::{Deserialize, Serialize};
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -23,7 +24,7 @@ pub struct Keep {
 
 /// Which versions go.
 #[derive(Debug, Clone, Copy)]
-enum Drop {
+enum Choice {
     /// All but these.
     AllBut(Keep),
     /// One, by its time or its number.
@@ -48,27 +49,31 @@ const TRIES: usize = 20;
 impl Versions {
     /// Drops all versions but those to keep, and deletes what no other version has.
     pub async fn prune(&self, keep: Keep) -> Result<Pruned> {
-        self.drop_versions(Drop::AllBut(keep)).await
+        self.drop_versions(Choice::AllBut(keep)).await
     }
 
     /// Drops one version, by its time or its number. `not_found` where there is none, `conflict` where it is the newest:
     /// a workspace that has it would take it for undone.
     pub async fn delete(&self, wanted: i64) -> Result<Pruned> {
-        self.drop_versions(Drop::One(wanted)).await
+        self.drop_versions(Choice::One(wanted)).await
     }
 
     /// Drops every version and deletes what they had, the records too but for one that says so. A push that is under way
     /// loses its race, and makes the first version of another history. One that slept for all of this finds its number
     /// free, and its record is no version: whoever calls this sees to it that nothing is pushed meanwhile.
     pub async fn delete_all(&self) -> Result<Pruned> {
-        let pruned = self.drop_versions(Drop::All).await?;
+        let pruned = self.drop_versions(Choice::All).await?;
         self.bury_records().await?;
         Ok(pruned)
     }
 
     /// As [`Versions::delete_all`], and nothing at all stays: for a workspace that nobody will ever push again.
     pub async fn erase(&self) -> Result<Pruned> {
-        let mut erased = self.delete_all().await?;
+        let mut erased = match self.delete_all().await {
+            // A damaged record keeps nobody from deleting it.
+            Err(error) if error.kind() == ErrorKind::Invalid => Pruned::default(),
+            done => done?,
+        };
         let left = retry("listing what is left", || self.bucket.list("", None)).await?;
         let keys: Vec<Arc<str>> = left.iter().map(|object| object.key.as_str().into()).collect();
         self.delete_objects(&keys).await?;
@@ -77,7 +82,7 @@ impl Versions {
         Ok(erased)
     }
 
-    async fn drop_versions(&self, what: Drop) -> Result<Pruned> {
+    async fn drop_versions(&self, what: Choice) -> Result<Pruned> {
         for _ in 0..TRIES {
             if let Some(pruned) = self.try_drop(what).await? {
                 return Ok(pruned);
@@ -88,48 +93,59 @@ impl Versions {
     }
 
     /// None where somebody committed meanwhile.
-    async fn try_drop(&self, what: Drop) -> Result<Option<Pruned>> {
+    async fn try_drop(&self, what: Choice) -> Result<Option<Pruned>> {
         let records = self.records_after(0).await?;
         let mut versions = self.older(&records).await?;
         versions.extend(live(&records));
         let (kept, dropped) = self.choose(&versions, what)?;
         // Without a record there is nothing by which a push could know what is decided here.
-        if records.is_empty() && !matches!(what, Drop::All) {
+        if records.is_empty() && !matches!(what, Choice::All) {
             return match what {
-                Drop::One(_) => Err(Error::conflict("it is of the older layout; sync first, then drop it")),
+                Choice::One(_) => Err(Error::conflict("it is of the older layout; sync first, then drop it")),
                 _ => Ok(Some(Pruned::default())),
             };
         }
         let named = self.named(&kept).await?;
         let sizes = match what {
-            Drop::All => self.all_objects().await?,
+            Choice::All => self.all_objects().await?,
             _ => self.objects(&records, &versions).await?,
         };
-        let doomed: Vec<Arc<str>> =
-            sizes.keys().filter(|key| !named.contains(&***key)).map(|key| Arc::from(key.as_str())).collect();
+        let doomed: Doomed = sizes.into_iter().filter(|(key, _)| !named.contains(key)).collect();
         if doomed.is_empty() && dropped.is_empty() {
             return Ok(Some(Pruned { kept: kept.len(), ..Pruned::default() }));
         }
-        let head = records.last().map_or_else(Head::default, |last| Head::of(last, kept.last().cloned()));
+        self.condemn(records.last(), &kept, &dropped, &doomed).await
+    }
+
+    /// Decides it by a record, and deletes. None where somebody was faster.
+    async fn condemn(
+        &self,
+        last: Option<&Record>,
+        kept: &[VersionRecord],
+        dropped: &[VersionRecord],
+        doomed: &Doomed,
+    ) -> Result<Option<Pruned>> {
+        let head = last.map_or_else(Head::default, |last| Head::of(last, kept.last().cloned()));
+        let keys: Vec<Arc<str>> = doomed.iter().map(|(key, _)| key.as_str().into()).collect();
         let what = What::Condemned {
             newest: kept.last().map(|version| version.seq).filter(|seq| *seq > 0),
             versions: dropped.iter().map(|version| version.seq).filter(|seq| *seq > 0).collect(),
-            objects: doomed.clone(),
+            objects: keys.clone(),
             timestamp: self.clock.now_ms(),
         };
         if self.commit_other(&head, what).await? == Committed::Lost {
             return Ok(None);
         }
-        self.delete_objects(&doomed).await?;
+        self.delete_objects(&keys).await?;
         Ok(Some(Pruned {
             kept: kept.len(),
             dropped: dropped.iter().map(|version| version.timestamp).collect(),
-            objects_deleted: doomed.len() as u64,
-            bytes_deleted: doomed.iter().filter_map(|key| sizes.get(&**key)).sum(),
+            objects_deleted: keys.len() as u64,
+            bytes_deleted: doomed.iter().map(|(_, size)| size).sum(),
         }))
     }
 
-    fn choose(&self, versions: &[VersionRecord], what: Drop) -> Result<Chosen> {
+    fn choose(&self, versions: &[VersionRecord], what: Choice) -> Result<Chosen> {
         let now = self.clock.now_ms();
         let is_kept = |keep: &Keep, at: usize, version: &VersionRecord| {
             let newest = at + keep.newest.max(1) >= versions.len();
@@ -137,8 +153,8 @@ impl Versions {
             newest || young
         };
         let one = match what {
-            Drop::One(wanted) => Some(self.one_of(versions, wanted)?.timestamp),
-            Drop::AllBut(_) | Drop::All => None,
+            Choice::One(wanted) => Some(self.one_of(versions, wanted)?.timestamp),
+            Choice::AllBut(_) | Choice::All => None,
         };
         if one.is_some() && one == versions.last().map(|newest| newest.timestamp) {
             return Err(Error::conflict(
@@ -148,9 +164,9 @@ impl Versions {
         let (mut kept, mut dropped) = (Vec::new(), Vec::new());
         for (at, version) in versions.iter().enumerate() {
             let stays = match &what {
-                Drop::AllBut(keep) => is_kept(keep, at, version),
-                Drop::One(_) => one != Some(version.timestamp),
-                Drop::All => false,
+                Choice::AllBut(keep) => is_kept(keep, at, version),
+                Choice::One(_) => one != Some(version.timestamp),
+                Choice::All => false,
             };
             if stays { &mut kept } else { &mut dropped }.push(version.clone());
         }
@@ -176,7 +192,11 @@ impl Versions {
             .filter(|seq| *seq < last.seq)
             .map(|seq| record::key(seq).into())
             .collect();
-        self.delete_objects(&old).await
+        self.delete_objects(&old).await?;
+        // Whose number it is was decided by them, and it is in the chain now.
+        let asked = retry("listing records", || self.bucket.list(CANDIDATES, None)).await?;
+        let asked: Vec<Arc<str>> = asked.iter().map(|object| object.key.as_str().into()).collect();
+        self.delete_objects(&asked).await
     }
 
     /// Everything that the kept versions need.
@@ -244,6 +264,8 @@ impl Versions {
     }
 }
 
+/// Objects that go, with their sizes.
+type Doomed = Vec<(String, u64)>;
 /// Versions that stay, and versions that go.
 type Chosen = (Vec<VersionRecord>, Vec<VersionRecord>);
 

@@ -201,3 +201,32 @@ async fn a_sync_stores_no_more_than_it_may() {
         assert!(world.versions(0).verify(|_| {}).await.unwrap().damage.is_empty());
     }
 }
+
+/// However they came together: each sync adds a few, and all of them count.
+#[tokio::test]
+async fn k5_a_workspace_grows_to_its_bounds_and_no_further() {
+    for budget in [Budget { files: 10, ..Budget::default() }, Budget { name_bytes: 30, ..Budget::default() }]
+    {
+        let (world, _) = open_world(1);
+        let mut synced = 0;
+        for number in 0..20 {
+            write(&world, 0, &format!("f{number:02}"), "x");
+            let (versions, workspace) = (world.versions(0), workspace(&world, 0));
+            match Engine::new(&versions, &workspace).with_budget(budget).sync().await {
+                Ok(_) => synced += 1,
+                Err(error) => {
+                    assert_eq!(error.kind(), seawall_api::ErrorKind::TooLarge, "{error}");
+                    assert!(error.to_string().contains(".sandboxignore"), "{error}");
+                }
+            }
+        }
+        assert_eq!((synced, newest(&world).await.len()), (10, 10));
+        // Whoever deletes some can go on.
+        fs::remove_file(world.replicas[0].path("f00")).unwrap();
+        for number in 10..20 {
+            fs::remove_file(world.replicas[0].path(&format!("f{number}"))).unwrap();
+        }
+        write(&world, 0, "new", "x");
+        assert!(sync_within(&world, budget).await.is_complete());
+    }
+}

@@ -16,7 +16,9 @@ impl Day {
     pub const KEPT: i64 = 62;
 
     pub fn of(time: Timestamp) -> Day {
-        Day(time.as_second().div_euclid(SECONDS_OF_A_DAY))
+        let days = time.as_nanosecond().div_euclid(i128::from(SECONDS_OF_A_DAY) * 1_000_000_000);
+        // Times that there are have days that fit.
+        Day(i64::try_from(days).unwrap_or(0))
     }
 
     /// The first and the last day of this day's month.
