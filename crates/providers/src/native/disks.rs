@@ -26,6 +26,7 @@ const SIZES: usize = 4;
 const PLACED: usize = 64;
 const WAITING: &str = "disk-";
 const TEMPLATE: &str = "template-";
+const DRAFT: &str = "draft-";
 
 #[derive(Debug)]
 struct Waiting {
@@ -51,13 +52,12 @@ impl SpareDisks {
         let mut waiting = Vec::new();
         for entry in fs::read_dir(&folder)?.flatten() {
             let (image, name) = (entry.path(), entry.file_name().to_string_lossy().into_owned());
-            match size_of(&name, WAITING) {
-                Some(mb) => waiting.push(Waiting { mb, image, disk: None }),
-                None if size_of(&name, TEMPLATE).is_some() || !name.contains(".new") => {}
-                None if entry.metadata().and_then(|found| found.modified()).is_ok_and(is_old) => {
-                    let _ = fs::remove_file(image);
-                }
-                None => {}
+            let draft = name.starts_with(DRAFT) || name.ends_with(".new");
+            let old = || entry.metadata().and_then(|found| found.modified()).is_ok_and(is_old);
+            if let Some(mb) = size_of(&name, WAITING) {
+                waiting.push(Waiting { mb, image, disk: None });
+            } else if draft && old() {
+                let _ = fs::remove_file(image);
             }
         }
         Ok(SpareDisks {
@@ -173,7 +173,7 @@ impl SpareDisks {
         if template.exists() {
             return Ok(());
         }
-        let draft = self.folder.join(format!("{TEMPLATE}{mb}.new-{}", SandboxId::generate()));
+        let draft = self.folder.join(format!("{DRAFT}{}.img", SandboxId::generate()));
         let furnished = disk::make(&draft, mb).and_then(|()| Disk::mount(&draft)?.furnish());
         // What was written reaches the file when the file system is unmounted, which it is when the lock is free.
         let made = furnished.and_then(|()| disk::settle(&draft)).and_then(|()| fs::rename(&draft, &template));

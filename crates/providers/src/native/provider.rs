@@ -206,7 +206,7 @@ impl NativeProvider {
         let folders = &inner.folders;
         folders.write_end(id, None)?;
         self.refresh_etc()?;
-        let group = self.make_group(info, account)?;
+        let group = self.make_group(info, account).await?;
         let disks = self.mount_disks(info, account).await?;
         let (order, fds) = self.order(info, &group, disks)?;
         let borrowed: Vec<_> = fds.iter().map(AsFd::as_fd).collect();

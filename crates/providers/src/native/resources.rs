@@ -5,7 +5,7 @@ use super::{
     limits,
     provider::{Inner, NativeProvider},
 };
-use crate::off_thread;
+use crate::{off_thread, short_work};
 use rustix::fd::OwnedFd;
 use seawall_api::{AccountId, SandboxId, sandbox::SandboxSpec};
 use seawall_core::{
@@ -67,14 +67,18 @@ impl NativeProvider {
         }
     }
 
-    /// The box's control group with its limits, from those that wait where one does.
-    pub(super) fn make_group(&self, info: &BoxInfo, account: AccountId) -> Result<BoxGroup> {
-        let inner = &self.inner;
+    /// The box's control group with its limits, from those that wait where one does. The group of an account may have to
+    /// be waited for: other boxes of it are made, or its memory is just being bounded.
+    pub(super) async fn make_group(&self, info: &BoxInfo, account: AccountId) -> Result<BoxGroup> {
+        let (inner, id) = (self.inner.clone(), info.id);
         let limits = inner.bounds.in_force(&info.spec.limits)?;
-        let made = inner.groups.make(info.id, account, &limits, || inner.folders.spares.group());
-        let group = made.map_err(|error| {
-            Error::unavailable(format!("the control group of {} cannot be made", info.id)).with_source(error)
-        })?;
+        let make = move || {
+            let made = inner.groups.make(id, account, &limits, || inner.folders.spares.group());
+            made.map_err(|error| {
+                Error::unavailable(format!("the control group of {id} cannot be made")).with_source(error)
+            })
+        };
+        let group = if account == AccountId::LOCAL { make()? } else { short_work(true, make).await? };
         reached("the group is made");
         Ok(group)
     }

@@ -7,8 +7,13 @@ use super::{
 use crate::{app::App, output};
 use anyhow::{Context, Result, ensure};
 use futures::future::try_join_all;
-use seawall_api::{SandboxId, sandbox::SandboxSpec};
-use seawall_core::{NewSandbox, ports::Volumes};
+use jiff::Timestamp;
+use seawall_api::{AccountId, SandboxId, account::Account, sandbox::SandboxSpec};
+use seawall_core::{
+    NewSandbox,
+    ports::{AccountTotals, Volumes},
+};
+use serde_json::Map;
 use std::{
     collections::BTreeSet,
     time::{Duration, Instant},
@@ -21,6 +26,8 @@ const PAUSE: Duration = Duration::from_millis(250);
 const AT_ONCE: usize = 50;
 const WEIGHED: usize = 200;
 const ALIVE: usize = 500;
+/// The disk that sandboxes of accounts have by default.
+const DISK_MB: u64 = 2048;
 
 /// The best of several runs, each by its own measure.
 struct Best {
@@ -60,16 +67,32 @@ impl Best {
     }
 }
 
-/// Everything about boxes. Returns the median of creating one, for peers to be held against.
-pub async fn all(app: &App, runs: u32, report: &mut Report) -> Result<f64> {
-    lives(app, WARM_UP, Duration::ZERO, &SandboxSpec::default()).await?;
+/// Medians of creating a sandbox, for peers to be held against.
+#[derive(Debug, Clone, Copy)]
+pub struct Created {
+    pub plain: f64,
+    /// Of an account with totals, with a disk of a fixed size. None where there are no such disks.
+    pub with_disk: Option<f64>,
+}
+
+/// What is made: for the operator, unless an account is named.
+#[derive(Debug, Clone, Default)]
+struct Wanted {
+    account: Option<AccountId>,
+    spec: SandboxSpec,
+}
+
+/// Everything about boxes.
+pub async fn all(app: &App, runs: u32, report: &mut Report) -> Result<Created> {
+    let plain = Wanted::default();
+    lives(app, WARM_UP, Duration::ZERO, &plain).await?;
     let (mut near, mut apart, mut remove) = (Best::new(), Best::new(), Best::new());
     let (mut exec, mut at_once) = (f64::INFINITY, f64::INFINITY);
     for _ in 0..runs {
-        let (made, removed) = lives(app, BACK_TO_BACK, Duration::ZERO, &SandboxSpec::default()).await?;
+        let (made, removed) = lives(app, BACK_TO_BACK, Duration::ZERO, &plain).await?;
         near.take(made);
         remove.take(removed);
-        apart.take(lives(app, APART, PAUSE, &SandboxSpec::default()).await?.0);
+        apart.take(lives(app, APART, PAUSE, &plain).await?.0);
         let id = sandbox(app).await?;
         exec = exec.min(percentile(&round_trips(&app.sandboxes.guest(id).await?).await?, 0.50));
         app.sandboxes.remove(id, Volumes::Delete).await?;
@@ -99,20 +122,20 @@ pub async fn all(app: &App, runs: u32, report: &mut Report) -> Result<f64> {
         Some(3.0),
         None,
     );
-    with_disk_limit(app, report).await?;
+    let create_disk = of_an_account(app, runs, report).await?;
     weight(app, report).await?;
-    Ok(near.p50)
+    Ok(Created { plain: near.p50, with_disk: create_disk })
 }
 
 /// Milliseconds from nothing to the first command's end, and those of removing.
-async fn lives(app: &App, count: usize, pause: Duration, spec: &SandboxSpec) -> Result<(Vec<f64>, Vec<f64>)> {
+async fn lives(app: &App, count: usize, pause: Duration, wanted: &Wanted) -> Result<(Vec<f64>, Vec<f64>)> {
     let (mut made, mut removed) = (Vec::with_capacity(count), Vec::with_capacity(count));
     for _ in 0..count {
         if !pause.is_zero() {
             tokio::time::sleep(pause).await;
         }
         let begun = Instant::now();
-        let id = first_command(app, spec).await?;
+        let id = first_command(app, wanted).await?;
         made.push(begun.elapsed().as_secs_f64() * 1000.0);
         let begun = Instant::now();
         app.sandboxes.remove(id, Volumes::Delete).await?;
@@ -121,8 +144,9 @@ async fn lives(app: &App, count: usize, pause: Duration, spec: &SandboxSpec) -> 
     Ok((made, removed))
 }
 
-async fn first_command(app: &App, spec: &SandboxSpec) -> Result<SandboxId> {
-    let new = NewSandbox { spec: spec.clone(), ..NewSandbox::default() };
+async fn first_command(app: &App, wanted: &Wanted) -> Result<SandboxId> {
+    let (account, spec) = (wanted.account, wanted.spec.clone());
+    let new = NewSandbox { account, spec, ..NewSandbox::default() };
     let (info, guest) = app.sandboxes.launch(new).await?;
     run(&guest, ["true"]).await?;
     Ok(info.id)
@@ -130,8 +154,8 @@ async fn first_command(app: &App, spec: &SandboxSpec) -> Result<SandboxId> {
 
 async fn together(app: &App) -> Result<f64> {
     let begun = Instant::now();
-    let spec = SandboxSpec::default();
-    let ids = try_join_all((0..AT_ONCE).map(|_| first_command(app, &spec))).await?;
+    let wanted = Wanted::default();
+    let ids = try_join_all((0..AT_ONCE).map(|_| first_command(app, &wanted))).await?;
     let taken = begun.elapsed().as_secs_f64() * 1000.0;
     for id in ids {
         app.sandboxes.remove(id, Volumes::Delete).await?;
@@ -139,19 +163,38 @@ async fn together(app: &App) -> Result<f64> {
     Ok(taken)
 }
 
-/// Told only: a file system of its own is made for each.
-async fn with_disk_limit(app: &App, report: &mut Report) -> Result<()> {
+/// The median of creating a sandbox as another account's request does: with totals of the account, and with a disk of
+/// a fixed size. None where disk cannot be limited here.
+async fn of_an_account(app: &App, runs: u32, report: &mut Report) -> Result<Option<f64>> {
     let provider = app.sandboxes.providers().get(&app.settings.provider)?;
     if !provider.capabilities().limits.disk {
-        return Ok(());
+        return Ok(None);
     }
+    let id = AccountId::generate();
+    let account = Account::new(id, "bench".to_owned(), Map::new(), Timestamp::now());
+    app.stores.accounts.create(&account).await?;
+    let (cpus, memory_mb, max_processes) = (Some(2.0), Some(8192), Some(8192));
+    let totals = AccountTotals { cpus, memory_mb, max_processes, ..AccountTotals::default() };
+    provider.set_account_totals(id, &totals).await?;
     let mut spec = SandboxSpec::default();
-    spec.limits.disk_mb = Some(256);
-    let mut best = Best::new();
-    best.take(lives(app, APART, Duration::ZERO, &spec).await?.0);
+    spec.limits.disk_mb = Some(DISK_MB);
+    let wanted = Wanted { account: Some(id), spec };
+    lives(app, WARM_UP, PAUSE, &wanted).await?;
+    let (mut near, mut apart, mut remove) = (Best::new(), Best::new(), Best::new());
+    for _ in 0..runs {
+        let (made, removed) = lives(app, BACK_TO_BACK, Duration::ZERO, &wanted).await?;
+        near.take(made);
+        remove.take(removed);
+        apart.take(lives(app, APART, PAUSE, &wanted).await?.0);
+    }
+    let name = "create of an account with totals and a disk, back to back, p50";
     let keys = ["create_disk_p50_ms", "create_disk_p95_ms", "create_disk_p99_ms"];
-    best.report(report, keys, "create to first command with `disk_mb`, p50", None, None);
-    Ok(())
+    near.report(report, keys, name, None, None);
+    let keys = ["create_disk_apart_p50_ms", "create_disk_apart_p95_ms", "create_disk_apart_p99_ms"];
+    apart.report(report, keys, "the same, 250 ms apart, p50", None, None);
+    let keys = ["remove_disk_p50_ms", "remove_disk_p95_ms", "remove_disk_p99_ms"];
+    remove.report(report, keys, "remove of one with a disk, p50", None, None);
+    Ok(Some(near.p50))
 }
 
 /// What an idle sandbox costs with all of ours that is there for it, and that many can live together.

@@ -1,6 +1,9 @@
 //! What this machine has of other ways to run one command apart from the rest, measured in the same run.
 
-use super::figures::{Bound, Report, percentile};
+use super::{
+    boxes::Created,
+    figures::{Bound, Report, percentile},
+};
 use crate::output;
 use anyhow::{Context, Result, ensure};
 use std::{
@@ -11,6 +14,7 @@ use std::{
     time::Instant,
 };
 
+const BWRAP: &str = "bwrap_p50_ms";
 /// Slow ones get fewer rounds.
 const ROUNDS: usize = 50;
 const SLOW_ROUNDS: usize = 10;
@@ -27,7 +31,7 @@ struct Rival {
 }
 
 /// Measures each that is there; `create` is our own median, and ours must be faster.
-pub fn compare(report: &mut Report, scratch: &Path, create: f64) -> Result<()> {
+pub fn compare(report: &mut Report, scratch: &Path, create: Created) -> Result<()> {
     let ours = own_run(scratch)?;
     report.told("run_p50_ms", "`seawall run -- true`, start to exit, p50", "ms", ours);
     for rival in rivals(scratch)? {
@@ -45,7 +49,11 @@ pub fn compare(report: &mut Report, scratch: &Path, create: f64) -> Result<()> {
         };
         report.told(rival.key, rival.name, "ms", median);
         let (key, name) = rival.ratio;
-        report.promise(key, name, "x", create / median, Bound::AtMost(1.0));
+        report.promise(key, name, "x", create.plain / median, Bound::AtMost(1.0));
+        if let Some(with_disk) = create.with_disk.filter(|_| rival.key == BWRAP) {
+            let (key, name) = ("bwrap_disk_ratio", "  create of an account with a disk / bwrap");
+            report.promise(key, name, "x", with_disk / median, Bound::AtMost(1.0));
+        }
     }
     Ok(())
 }
@@ -85,14 +93,7 @@ fn rivals(scratch: &Path) -> Result<Vec<Rival>> {
                      --symlink usr/lib64 /lib64 --proc /proc --dev /dev --tmpfs /tmp true";
         let command = words.split_whitespace().map(str::to_owned).collect();
         let ratio = ("bwrap_ratio", "  create / bwrap");
-        rivals.push(Rival {
-            key: "bwrap_p50_ms",
-            name: "bwrap, p50",
-            ratio,
-            rounds: ROUNDS,
-            command,
-            image_of: None,
-        });
+        rivals.push(Rival { key: BWRAP, name: "bwrap, p50", ratio, rounds: ROUNDS, command, image_of: None });
     }
     for (program, key, name, ratio) in [
         ("runc", "runc_p50_ms", "runc, p50", ("runc_ratio", "  create / runc")),
