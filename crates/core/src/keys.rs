@@ -226,7 +226,7 @@ impl Keys {
         self.find(account, key).await?;
         self.accounts.revoke_key(account, key, at).await?;
         // Here at once; elsewhere within a moment.
-        self.believed().retain(|_, found| found.key.as_ref().is_none_or(|found| found.id != key));
+        forget_key(&self.believed, key);
         if at <= self.clock.now() {
             self.watched.end(|watched, _| watched == key);
         }
@@ -243,7 +243,9 @@ impl Keys {
     /// Tells when a key is not good any more, for as long as what came of it is open. Revocations that another process made
     /// count within a second, and so does a key's end.
     pub fn watch(&self, identity: &Identity) -> KeyWatch {
-        self.watched.watch(identity, &self.accounts, &self.clock)
+        let believed = self.believed.clone();
+        let forget = move |key: KeyId| forget_key(&believed, key);
+        self.watched.watch(identity, &self.accounts, &self.clock, forget)
     }
 
     async fn find(&self, account: AccountId, key: KeyId) -> Result<ApiKey> {
@@ -319,6 +321,12 @@ impl Keys {
         mac.update(format!("port {account} {sandbox} {port} {expires}").as_bytes());
         mac
     }
+}
+
+/// A key is looked up again when it is used next.
+fn forget_key(believed: &Mutex<HashMap<KeyHash, Believed>>, key: KeyId) {
+    let mut believed = believed.lock().unwrap_or_else(PoisonError::into_inner);
+    believed.retain(|_, found| found.key.as_ref().is_none_or(|found| found.id != key));
 }
 
 /// A token of a port, in the one way in which it is written.

@@ -98,6 +98,7 @@ impl Watched {
         identity: &Identity,
         accounts: &Arc<dyn Accounts>,
         clock: &Arc<dyn Clock>,
+        forget: impl Fn(KeyId) + Send + Sync + 'static,
     ) -> KeyWatch {
         let mut open = self.open();
         let fresh = || Entry { account: identity.account, over: watch::Sender::new(false), watches: 0 };
@@ -106,7 +107,7 @@ impl Watched {
         let over = entry.over.subscribe();
         if !open.polled {
             open.polled = true;
-            tokio::spawn(self.clone().poll(accounts.clone(), clock.clone()));
+            tokio::spawn(self.clone().poll(accounts.clone(), clock.clone(), forget));
         }
         KeyWatch { all: self.clone(), key: identity.key, over }
     }
@@ -123,8 +124,13 @@ impl Watched {
         });
     }
 
-    /// Looks up the keys that have something open, until none has.
-    async fn poll(self, accounts: Arc<dyn Accounts>, clock: Arc<dyn Clock>) {
+    /// Looks up the keys that have something open, until none has. `forget`: what is believed of a key that is not good.
+    async fn poll(
+        self,
+        accounts: Arc<dyn Accounts>,
+        clock: Arc<dyn Clock>,
+        forget: impl Fn(KeyId) + Send + Sync + 'static,
+    ) {
         loop {
             sleep(POLL).await;
             let keys: Vec<KeyId> = {
@@ -140,6 +146,7 @@ impl Watched {
                     let good: HashSet<KeyId> = good.into_iter().collect();
                     let mut over: HashSet<KeyId> = keys.into_iter().collect();
                     over.retain(|key| !good.contains(key));
+                    over.iter().for_each(|key| forget(*key));
                     self.end(|key, _| over.contains(&key));
                 }
                 // What is not known to be revoked goes on: a store that is away must not end everything.
