@@ -22,6 +22,7 @@ impl Services {
         refuse_operator(account, "suspended")?;
         self.stores.accounts.set_suspended(account, Some(self.clock.now())).await?;
         self.accounts.forget(account);
+        self.keys.end_account(account);
         tracing::info!(%account, "account suspended");
         self.quiet_account(account).await;
         self.stores.accounts.get(account).await
@@ -47,6 +48,7 @@ impl Services {
             marked => marked?,
         }
         self.accounts.forget(account);
+        self.keys.end_account(account);
         tracing::info!(%account, "account is being deleted");
         self.erase_account(account).await
     }

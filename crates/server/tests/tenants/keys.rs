@@ -7,7 +7,7 @@ use axum::{
 };
 use futures::{SinkExt, StreamExt};
 use seawall_api::{
-    AccountId, SandboxId,
+    SandboxId,
     account::KeyScope,
     exec::StartProcess,
     frame::{Frame, Kind},
@@ -81,13 +81,21 @@ async fn k4_a_key_that_was_revoked_elsewhere_or_expires_ends_its_streams_too() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn k4_what_an_account_has_open_ends_when_it_is_suspended() {
+async fn k10_what_an_account_has_open_ends_when_it_is_suspended() {
     let world = World::new().await;
     let (mine, other) = (stream(&world, &world.theirs).await, stream(&world, &world.mine).await);
-    world.services().keys.end_account(world.other);
+    // By another process, so that its turns go on for the moment.
+    let now = world.services().clock.now();
+    world.stores.accounts.set_suspended(world.other, Some(now)).await.unwrap();
     assert!(ends(mine).await);
     assert!(!ends(other).await);
-    assert_ne!(world.other, AccountId::LOCAL);
+    world.stores.accounts.set_suspended(world.other, None).await.unwrap();
+    tokio::time::sleep(2 * SECOND).await;
+    let again = stream(&world, &world.theirs).await;
+    let (status, _) =
+        world.json("POST", &format!("/accounts/{}/suspend", world.other), &world.mine, None).await;
+    assert_eq!(status, StatusCode::OK);
+    assert!(ends(again).await);
 }
 
 #[tokio::test(start_paused = true)]

@@ -55,7 +55,8 @@ statement! {
     FORGET_KEYS: ["DELETE FROM api_keys WHERE account_id = $1 AND (revoked_at <= $2 OR expires_at <= $2)"];
     // Fewer are asked for by naming one of them several times.
     GOOD_KEYS: ["SELECT id FROM api_keys WHERE id IN ($2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17)
-        AND (revoked_at IS NULL OR revoked_at > $1) AND (expires_at IS NULL OR expires_at > $1)"];
+        AND (revoked_at IS NULL OR revoked_at > $1) AND (expires_at IS NULL OR expires_at > $1)
+        AND EXISTS (SELECT 1 FROM accounts a WHERE a.id = api_keys.account_id AND a.suspended_at IS NULL)"];
     REVOKE: ["UPDATE api_keys SET revoked_at = CASE WHEN revoked_at < $3 THEN revoked_at ELSE $3 END WHERE id = $2 AND account_id = $1"];
     TOUCH: ["UPDATE api_keys SET last_used_at = ", GREATEST, "(COALESCE(last_used_at, $3), $3) WHERE id = $2 AND account_id = $1"];
 }

@@ -176,5 +176,7 @@ async fn k4_keys_that_are_good_are_found_among_many(cx: Cx) -> Result<()> {
     ensure!(good(5).await?.len() == 40 && !good(5).await?.contains(&keys[3]));
     ensure!(good(10).await?.len() == 39 && !good(10).await?.contains(&expiring.id));
     ensure!(cx.stores.accounts.good_keys(&[], at(0)).await?.is_empty());
+    cx.stores.accounts.set_suspended(cx.account, Some(at(0))).await?;
+    ensure!(good(4).await?.is_empty(), "of an account that is suspended");
     Ok(())
 }

@@ -82,7 +82,8 @@ pub trait Accounts: Send + Sync {
     /// Whoever has the secret: this is how an account is found. Revoked and expired ones too: the caller says so.
     async fn find_key(&self, hash: &KeyHash) -> Result<Option<ApiKey>>;
 
-    /// Those of these keys that are good at a time: known, not revoked, not expired. For keys of which something is open.
+    /// Those of these keys that are good at a time: known, not revoked, not expired, and of an account that is not suspended. For
+    /// keys of which something is open.
     async fn good_keys(&self, keys: &[KeyId], at: Timestamp) -> Result<Vec<KeyId>>;
 
     /// From then on the key is worth nothing. Of several times the earliest counts.

@@ -153,7 +153,12 @@ impl Accounts for MemoryStore {
 
     async fn good_keys(&self, keys: &[KeyId], at: Timestamp) -> Result<Vec<KeyId>> {
         let state = self.state();
-        let is = |id: &&KeyId| state.keys.get(*id).is_some_and(|(key, _)| is_good(key, at));
+        let in_use = |account: AccountId| {
+            state.accounts.get(&account).is_some_and(|account| account.suspended_at.is_none())
+        };
+        let is = |id: &&KeyId| {
+            state.keys.get(*id).is_some_and(|(key, _)| is_good(key, at) && in_use(key.account_id))
+        };
         Ok(keys.iter().filter(is).copied().collect())
     }
 
