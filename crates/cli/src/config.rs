@@ -46,7 +46,17 @@ const TOP_KEYS: [&str; 14] = [
 ];
 const DATABASE_KEYS: [&str; 1] = ["url"];
 const DATABASE_VAR: &str = "SEAWALL_DATABASE_URL";
-const NATIVE_KEYS: [&str; 5] = ["cpus", "memory_mb", "max_processes", "open_files", "mounts"];
+const NATIVE_KEYS: [&str; 9] = [
+    "cpus",
+    "memory_mb",
+    "max_processes",
+    "open_files",
+    "mounts",
+    "disk_mb",
+    "disk_io_mb_s",
+    "disk_iops",
+    "disk_reserve_mb",
+];
 const EXEC_KEYS: [&str; 2] = ["timeout_seconds", "output_limit_bytes"];
 const STOP_KEYS: [&str; 1] = ["grace_seconds"];
 const TIMEOUT_VAR: &str = "SEAWALL_EXEC_TIMEOUT_SECONDS";

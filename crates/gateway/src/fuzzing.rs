@@ -126,7 +126,9 @@ pub fn heads(data: &[u8]) {
     };
     let answer = runtime.block_on(serve(connection, api, flags & 2 != 0));
     // What was no request gets no answer, and the first one a refusal: there is no key, and no such repository.
-    assert!(answer.is_empty() || answer.starts_with(b"HTTP/1.1 4") || answer.starts_with(b"HTTP/1.1 5"));
+    // The minor version is the one of the request.
+    let refused = answer.starts_with(b"HTTP/1.") && matches!(answer.get(8..10), Some(b" 4" | b" 5"));
+    assert!(answer.is_empty() || refused, "{}", answer.escape_ascii());
     assert!(!String::from_utf8_lossy(&answer).contains("ghs_secret"));
 }
 

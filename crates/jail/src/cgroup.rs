@@ -1,8 +1,15 @@
 //! Control groups: where the limits of a box live. Both generations: one tree (v2), or one per controller (v1).
+//!
+//! A box of the operator has a group directly beneath ours. Boxes of an account with totals have theirs beneath the
+//! account's group (`account.rs`), whose limits bound all of them together.
 
+mod account;
+mod ceilings;
 mod place;
 
-pub use place::{Cgroups, Missing};
+pub use place::{Cgroups, Missing, account_group};
+
+use crate::disk::Device;
 
 use rustix::{
     fd::OwnedFd,
@@ -22,6 +29,10 @@ pub struct Limits {
     /// Bytes.
     pub memory: Option<u64>,
     pub processes: Option<u64>,
+    /// Bytes a second that are read from the data disk, and as many that are written to it.
+    pub io_bytes: Option<u64>,
+    /// Reads a second of the data disk, and as many writes.
+    pub io_operations: Option<u64>,
 }
 
 /// The controllers that are needed for limits.
@@ -30,16 +41,20 @@ pub enum Controller {
     Cpu,
     Memory,
     Pids,
+    Io,
 }
 
 impl Controller {
-    pub const ALL: [Controller; 3] = [Controller::Cpu, Controller::Memory, Controller::Pids];
+    pub const ALL: [Controller; 4] = [Controller::Cpu, Controller::Memory, Controller::Pids, Controller::Io];
 
-    pub fn name(self) -> &'static str {
+    /// The name of the controller in the generation of control groups that this machine uses.
+    pub fn name(self, v2: bool) -> &'static str {
         match self {
             Controller::Cpu => "cpu",
             Controller::Memory => "memory",
             Controller::Pids => "pids",
+            Controller::Io if v2 => "io",
+            Controller::Io => "blkio",
         }
     }
 }
@@ -50,6 +65,7 @@ impl Limits {
             Controller::Cpu => self.cpus.is_some(),
             Controller::Memory => self.memory.is_some(),
             Controller::Pids => self.processes.is_some(),
+            Controller::Io => self.io_bytes.or(self.io_operations).is_some(),
         }
     }
 }
@@ -63,6 +79,10 @@ pub struct BoxGroup {
     v2: bool,
     /// On v2 the controllers share a folder.
     folders: Vec<(Controller, PathBuf)>,
+    /// The group of the account that the box joins as it is, on v1, where it has no limit of disk IO of its own.
+    joined: Option<PathBuf>,
+    /// The data disk.
+    disk: Option<Device>,
 }
 
 /// What the launcher needs to put a box into its groups.
@@ -87,7 +107,7 @@ impl BoxGroup {
         let (_, folder) = self.folders.iter().find(|(found, _)| *found == controller)?;
         Some(match (controller, self.v2) {
             (Controller::Memory, false) => folder.join("memory.oom_control"),
-            (controller, _) => folder.join(format!("{}.events", controller.name())),
+            (controller, v2) => folder.join(format!("{}.events", controller.name(v2))),
         })
     }
 
@@ -102,22 +122,11 @@ impl BoxGroup {
         Ok(())
     }
 
+    /// Writes the limits that are set. Those that are not stay as they are.
     pub fn set(&self, limits: &Limits) -> io::Result<()> {
         for (controller, folder) in &self.folders {
-            for (file, value) in settings(self.v2, *controller, limits) {
-                let path = folder.join(file);
-                match fs::write(&path, &value) {
-                    // Memory alone may never be above memory with swap: where both grow, that goes first.
-                    Err(error) if error.kind() == ErrorKind::InvalidInput && file == MEMORY => {
-                        fs::write(folder.join(MEMORY_AND_SWAP), &value)
-                            .and_then(|()| fs::write(&path, &value))
-                            .map_err(|_| at(&path, error))?;
-                    }
-                    // Kernels without an account of swap have no such file; they limit no swap.
-                    Err(error) if error.kind() == ErrorKind::NotFound && file.contains("sw") => {}
-                    other => other.map_err(|error| at(&path, error))?,
-                }
-            }
+            let settings = settings(self.v2, *controller, limits, self.disk);
+            write_settings(folder, if limits.needs(*controller) { &settings } else { &[] })?;
         }
         Ok(())
     }
@@ -131,8 +140,8 @@ impl BoxGroup {
             (_, None) => None,
             (true, Some((_, folder))) => Some(Entry::V2(open(folder, OFlags::RDONLY | OFlags::DIRECTORY)?)),
             (false, _) => {
-                let tasks =
-                    self.folders.iter().map(|(_, folder)| open(&folder.join("tasks"), OFlags::WRONLY));
+                let folders = self.folders.iter().map(|(_, folder)| folder).chain(&self.joined);
+                let tasks = folders.map(|folder| open(&folder.join("tasks"), OFlags::WRONLY));
                 Some(Entry::V1(tasks.collect::<io::Result<_>>()?))
             }
         })
@@ -230,27 +239,68 @@ pub fn counter(text: &str, name: &str) -> u64 {
 }
 
 const MEMORY: &str = "memory.limit_in_bytes";
+const QUOTA: &str = "cpu.cfs_quota_us";
 const MEMORY_AND_SWAP: &str = "memory.memsw.limit_in_bytes";
 
-/// Which files get which values.
-fn settings(v2: bool, controller: Controller, limits: &Limits) -> Vec<(&'static str, String)> {
+type Settings = Vec<(&'static str, String)>;
+
+/// Returns which files get which values. A limit that is not set is written as none.
+fn settings(v2: bool, controller: Controller, limits: &Limits, disk: Option<Device>) -> Settings {
+    let or =
+        |value: Option<u64>, none: &str| value.map_or_else(|| none.to_owned(), |value| value.to_string());
     match (controller, v2) {
         (Controller::Cpu, true) => {
-            limits.cpus.map_or_else(Vec::new, |cpus| vec![("cpu.max", format!("{} {PERIOD}", quota(cpus)))])
+            vec![("cpu.max", format!("{} {PERIOD}", or(limits.cpus.map(quota), "max")))]
         }
-        (Controller::Cpu, false) => limits.cpus.map_or_else(Vec::new, |cpus| {
-            vec![("cpu.cfs_period_us", PERIOD.to_string()), ("cpu.cfs_quota_us", quota(cpus).to_string())]
-        }),
-        (Controller::Memory, true) => limits.memory.map_or_else(Vec::new, |bytes| {
-            vec![("memory.max", bytes.to_string()), ("memory.swap.max", "0".to_owned())]
-        }),
-        (Controller::Memory, false) => limits.memory.map_or_else(Vec::new, |bytes| {
-            vec![(MEMORY, bytes.to_string()), (MEMORY_AND_SWAP, bytes.to_string())]
-        }),
-        (Controller::Pids, _) => {
-            limits.processes.map_or_else(Vec::new, |count| vec![("pids.max", count.to_string())])
+        (Controller::Cpu, false) => {
+            vec![("cpu.cfs_period_us", PERIOD.to_string()), (QUOTA, or(limits.cpus.map(quota), "-1"))]
+        }
+        (Controller::Memory, true) => {
+            let swap = or(limits.memory.map(|_| 0), "max");
+            vec![("memory.max", or(limits.memory, "max")), ("memory.swap.max", swap)]
+        }
+        (Controller::Memory, false) => {
+            vec![(MEMORY, or(limits.memory, "-1")), (MEMORY_AND_SWAP, or(limits.memory, "-1"))]
+        }
+        (Controller::Pids, _) => vec![("pids.max", or(limits.processes, "max"))],
+        (Controller::Io, _) => disk.map_or_else(Vec::new, |disk| io_settings(v2, disk, limits)),
+    }
+}
+
+/// The same limits for reading and for writing.
+fn io_settings(v2: bool, device: Device, limits: &Limits) -> Settings {
+    let or =
+        |value: Option<u64>, none: &str| value.map_or_else(|| none.to_owned(), |value| value.to_string());
+    if v2 {
+        let (bytes, operations) = (or(limits.io_bytes, "max"), or(limits.io_operations, "max"));
+        let value = format!("{device} rbps={bytes} wbps={bytes} riops={operations} wiops={operations}");
+        return vec![("io.max", value)];
+    }
+    let (bytes, operations) = (or(limits.io_bytes, "0"), or(limits.io_operations, "0"));
+    vec![
+        ("blkio.throttle.read_bps_device", format!("{device} {bytes}")),
+        ("blkio.throttle.write_bps_device", format!("{device} {bytes}")),
+        ("blkio.throttle.read_iops_device", format!("{device} {operations}")),
+        ("blkio.throttle.write_iops_device", format!("{device} {operations}")),
+    ]
+}
+
+fn write_settings(folder: &Path, settings: &[(&'static str, String)]) -> io::Result<()> {
+    for (file, value) in settings {
+        let path = folder.join(file);
+        match fs::write(&path, value) {
+            // Memory alone may never be above memory with swap: where both grow, that goes first.
+            Err(error) if error.kind() == ErrorKind::InvalidInput && *file == MEMORY => {
+                fs::write(folder.join(MEMORY_AND_SWAP), value)
+                    .and_then(|()| fs::write(&path, value))
+                    .map_err(|_| at(&path, error))?;
+            }
+            // Kernels without an account of swap have no such file; they limit no swap.
+            Err(error) if error.kind() == ErrorKind::NotFound && file.contains("sw") => {}
+            other => other.map_err(|error| at(&path, error))?,
         }
     }
+    Ok(())
 }
 
 /// The kernel takes no less than a millisecond.
@@ -268,27 +318,42 @@ mod tests {
 
     #[test]
     fn limits_become_files() {
-        let limits = Limits { cpus: Some(1.5), memory: Some(1 << 20), processes: Some(7) };
-        let text = |v2| -> Vec<String> {
+        let disk = Some(Device { major: 254, minor: 0 });
+        let text = |v2, limits: &Limits| -> Vec<String> {
             let each =
-                |c| settings(v2, c, &limits).into_iter().map(|(file, value)| format!("{file}={value}"));
+                |c| settings(v2, c, limits, disk).into_iter().map(|(file, value)| format!("{file}={value}"));
             Controller::ALL.into_iter().flat_map(each).collect()
         };
+        let (cpus, memory, processes) = (Some(1.5), Some(1 << 20), Some(7));
+        let limits = Limits { cpus, memory, processes, io_bytes: Some(4096), io_operations: None };
         assert_eq!(
-            text(true),
-            ["cpu.max=150000 100000", "memory.max=1048576", "memory.swap.max=0", "pids.max=7"]
+            text(true, &limits),
+            [
+                "cpu.max=150000 100000",
+                "memory.max=1048576",
+                "memory.swap.max=0",
+                "pids.max=7",
+                "io.max=254:0 rbps=4096 wbps=4096 riops=max wiops=max",
+            ]
         );
         assert_eq!(
-            text(false),
+            text(false, &limits),
             [
                 "cpu.cfs_period_us=100000",
                 "cpu.cfs_quota_us=150000",
                 "memory.limit_in_bytes=1048576",
                 "memory.memsw.limit_in_bytes=1048576",
-                "pids.max=7"
+                "pids.max=7",
+                "blkio.throttle.read_bps_device=254:0 4096",
+                "blkio.throttle.write_bps_device=254:0 4096",
+                "blkio.throttle.read_iops_device=254:0 0",
+                "blkio.throttle.write_iops_device=254:0 0",
             ]
         );
-        assert!(settings(true, Controller::Memory, &Limits::default()).is_empty());
+        assert_eq!(
+            text(true, &Limits::default())[..4],
+            ["cpu.max=max 100000", "memory.max=max", "memory.swap.max=max", "pids.max=max"]
+        );
     }
 
     #[test]

@@ -12,6 +12,7 @@ pub mod disk;
 pub mod etc;
 pub mod kernel;
 pub mod launcher;
+pub mod machine;
 pub mod net;
 pub mod order;
 pub mod own;

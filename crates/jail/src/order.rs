@@ -10,7 +10,7 @@ const USER: u8 = 3;
 const CGROUP: u8 = 5;
 const MOUNT: u8 = 6;
 const OPEN_FILES: u8 = 7;
-const DISK: u8 = 9;
+const DISKS: u8 = 9;
 const COUNTERS: u8 = 10;
 
 /// Bytes of an order at the most: environments are bounded by the service.
@@ -29,8 +29,27 @@ pub struct Order {
     /// Folders of the host, in the order of their descriptors.
     pub mounts: Vec<HostFolder>,
     pub open_files: Option<u64>,
-    /// The box's files are in an image; this tells the box from others that had the image before.
-    pub disk: Option<String>,
+    pub disks: Disks,
+}
+
+/// Which files of a box are on a disk of a fixed size. The mount of such a disk comes in place of a folder.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Disks {
+    /// None: folders come.
+    #[default]
+    None,
+    /// Its own and its workspace, on one disk, which comes in place of the volume.
+    One,
+    /// Its own alone.
+    Own,
+    /// Its workspace alone.
+    Work,
+    /// Its own and its workspace, each on a disk.
+    Two,
+}
+
+impl Disks {
+    const ALL: [Disks; 5] = [Disks::None, Disks::One, Disks::Own, Disks::Work, Disks::Two];
 }
 
 /// Where the box is put, so that its limits hold.
@@ -52,9 +71,8 @@ pub struct HostFolder {
 }
 
 impl Order {
-    /// Descriptors that always come, before those of the cgroup, the counters and the mounts: where to answer, the box's folder, its files, its volume, and the program
-    /// that is `sudo` in it. Where there is an
-    /// image, its files are the place to mount it at, and its volume is the image.
+    /// Descriptors that always come, before those of the cgroup, the counters and the mounts: where to answer, the
+    /// box's folder, its files, its volume, and the program that is `sudo` in it.
     pub const FDS: usize = 5;
 
     /// How many come in all.
@@ -96,9 +114,7 @@ impl Order {
             field(OPEN_FILES, &limit.to_ne_bytes());
         }
         field(COUNTERS, &self.counters.map(u8::from));
-        if let Some(stamp) = &self.disk {
-            field(DISK, stamp.as_bytes());
-        }
+        field(DISKS, &[self.disks as u8]);
         out
     }
 
@@ -131,7 +147,10 @@ impl Order {
                     let bytes = value.try_into().map_err(|_| broken("a limit"))?;
                     order.open_files = Some(u64::from_ne_bytes(bytes));
                 }
-                DISK => order.disk = Some(text()?),
+                DISKS => {
+                    let found = Disks::ALL.into_iter().find(|disks| value == [*disks as u8]);
+                    order.disks = found.ok_or_else(|| broken("disks"))?;
+                }
                 COUNTERS => match value {
                     [oom, pids] => order.counters = [*oom != 0, *pids != 0],
                     _ => return Err(broken("counters")),
@@ -170,7 +189,7 @@ mod tests {
             cgroup: CgroupPlace::V1(3),
             mounts: vec![HostFolder { target: "/data".into(), writable: true }],
             open_files: Some(1 << 20),
-            disk: Some("now".into()),
+            disks: Disks::Two,
             counters: [true, false],
         };
         let bytes = order.to_bytes();

@@ -4,6 +4,7 @@
 //! folder before that process did anything (`run`). The kernel's truth about a box is whether that process
 //! lives: with it goes its pid namespace, and with that everything else.
 
+mod disks;
 mod end;
 mod folder;
 mod groups;
@@ -12,6 +13,7 @@ mod limits;
 mod mounts;
 mod place;
 mod provider;
+mod resources;
 mod spares;
 
 pub use limits::{Defaults, table as limits_table};

@@ -4,68 +4,22 @@
 
 use seawall_api::{
     AccountId, ErrorKind, SandboxId,
-    exec::{ExitReason, ExitStatus, LimitHit, StartProcess},
-    hello::Role,
+    exec::{ExitReason, LimitHit, StartProcess},
     sandbox::{EndReason, Limits, SandboxSpec},
 };
-use seawall_core::ports::{BoxState, Provider, ToBox, Volumes};
+use seawall_core::ports::{BoxState, Provider};
 use seawall_jail::cgroup::Cgroups;
-use seawall_providers::native::{Defaults, NativeProvider, NativeSettings};
-use seawall_wire::{Guest, ProcessOutput};
-use std::{io::Write, sync::Arc, time::Duration};
-use tempfile::TempDir;
+use seawall_providers::native::{Defaults, NativeSettings};
+use std::time::Duration;
 
-struct World {
-    provider: NativeProvider,
-    _data: TempDir,
-}
+#[path = "limits/accounts.rs"]
+mod accounts;
+#[path = "limits/disks.rs"]
+mod disks;
+#[path = "limits/world.rs"]
+mod world;
 
-impl World {
-    fn new() -> World {
-        World::with(NativeSettings::default())
-    }
-
-    fn with(settings: NativeSettings) -> World {
-        let data = tempfile::tempdir().unwrap();
-        World { provider: NativeProvider::open(data.path(), settings).unwrap(), _data: data }
-    }
-
-    async fn sandbox(&self, limits: Limits) -> (SandboxId, Guest) {
-        let id = SandboxId::generate();
-        let spec = SandboxSpec { limits, ..SandboxSpec::default() };
-        self.provider.create(id, &spec, AccountId::LOCAL).await.unwrap();
-        self.provider.start(id).await.unwrap();
-        (id, Guest::new(id, Role::Client, Arc::new(ToBox { provider: Arc::new(self.provider.clone()), id })))
-    }
-
-    async fn remove(&self, id: SandboxId) {
-        self.provider.remove(id, Volumes::Delete).await.unwrap();
-    }
-
-    /// False, with the reason, where this host cannot enforce it.
-    fn can(&self, name: &str, can: bool) -> bool {
-        if !can {
-            // Not captured, so that it is counted.
-            let _ = writeln!(
-                std::io::stderr(),
-                "skipped limits::{name}: capability: this host or user cannot enforce it"
-            );
-        }
-        can
-    }
-}
-
-async fn sh(guest: &Guest, script: &str) -> (ExitStatus, String) {
-    let mut process = guest.start(StartProcess::new(["sh", "-c", script])).await.unwrap();
-    let mut out = Vec::new();
-    loop {
-        match process.next().await.unwrap() {
-            ProcessOutput::Data { bytes, .. } => out.extend_from_slice(&bytes),
-            ProcessOutput::End(status) => return (status, String::from_utf8_lossy(&out).into_owned()),
-            _ => {}
-        }
-    }
-}
+use world::{World, sh};
 
 #[tokio::test]
 async fn t6_memory_ends_the_command_as_oom_and_the_box_lives() {
@@ -228,6 +182,8 @@ async fn t6_what_cannot_be_enforced_is_refused_and_defaults_are_shown() {
         (can.processes, Limits { max_processes: Some(64), ..Limits::default() }),
         (can.cpus, Limits { cpus: Some(1.0), ..Limits::default() }),
         (can.disk, Limits { disk_mb: Some(64), ..Limits::default() }),
+        (can.disk_io, Limits { disk_io_mb_s: Some(64), ..Limits::default() }),
+        (can.disk_io, Limits { disk_iops: Some(64), ..Limits::default() }),
     ];
     for (can, limits) in asked {
         let spec = SandboxSpec { limits, ..SandboxSpec::default() };

@@ -25,13 +25,18 @@ pub fn settings(file: &str, section: &Table) -> Result<NativeSettings> {
             anyhow!("{file}: `native.{key}` is {value}, not a whole number of at least {least}")
         })
     };
+    let some = |key: &str, least: u64| section.get(key).map(|_| whole(key, least, least)).transpose();
     let defaults = Defaults {
         cpus: cpus(file, section.get("cpus"), usual.cpus)?,
         memory_mb: whole("memory_mb", 16, usual.memory_mb)?,
         max_processes: whole("max_processes", 8, usual.max_processes)?,
         open_files: whole("open_files", 64, usual.open_files)?,
+        disk_mb: some("disk_mb", 16)?,
+        disk_io_mb_s: some("disk_io_mb_s", 1)?,
+        disk_iops: some("disk_iops", 10)?,
     };
-    Ok(NativeSettings { defaults, ..NativeSettings::default() })
+    let disk_reserve_mb = some("disk_reserve_mb", 0)?;
+    Ok(NativeSettings { defaults, disk_reserve_mb, ..NativeSettings::default() })
 }
 
 fn cpus(file: &str, value: Option<&Value>, usual: f64) -> Result<f64> {
@@ -119,11 +124,20 @@ mod tests {
     fn values_are_taken_or_refused() {
         let (set, _) = parse("cpus = 1\nmemory_mb = 64\nmax_processes = 50\nopen_files = 100").unwrap();
         assert_eq!((set.defaults.cpus, set.defaults.memory_mb, set.defaults.open_files), (1.0, 64, 100));
+        assert_eq!((set.defaults.disk_mb, set.disk_reserve_mb), (None, None));
+        let (set, _) =
+            parse("disk_mb = 512\ndisk_io_mb_s = 50\ndisk_iops = 900\ndisk_reserve_mb = 0").unwrap();
+        assert_eq!((set.defaults.disk_mb, set.disk_reserve_mb), (Some(512), Some(0)));
+        assert_eq!((set.defaults.disk_io_mb_s, set.defaults.disk_iops), (Some(50), Some(900)));
         for wrong in [
             "cpus = 0",
             "cpus = \"many\"",
             "memory_mb = 1",
             "max_processes = -1",
+            "disk_mb = 1",
+            "disk_io_mb_s = 0",
+            "disk_iops = \"all\"",
+            "disk_reserve_mb = -1",
             "mounts = \"/a\"",
             "mounts = [\"a\"]",
             "mounts = [\"/\"]",

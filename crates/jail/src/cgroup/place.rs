@@ -1,6 +1,7 @@
 //! Where our groups can be: found by looking, and by trying.
 
 use super::{BoxGroup, Controller, Limits, at};
+use crate::disk::Device;
 use std::{
     collections::BTreeSet,
     fs,
@@ -13,13 +14,17 @@ use std::{
 const OURS: &str = "seawall";
 /// Where processes go that stand in the way of limits below them.
 const ASIDE: &str = "seawall-host";
+/// In the names of accounts' groups, and of no other.
+const ACCOUNT: &str = "-account-";
 
 /// The groups that this process may make.
 #[derive(Debug, Clone, Default)]
 pub struct Cgroups {
-    v2: bool,
+    pub(super) v2: bool,
     /// For each controller that works, the folder that boxes' groups are made in.
-    parents: Vec<(Controller, PathBuf)>,
+    pub(super) parents: Vec<(Controller, PathBuf)>,
+    /// The data disk. None where it is no block device whose IO can be limited.
+    disk: Option<Device>,
     why_not: Option<Missing>,
 }
 
@@ -56,12 +61,14 @@ impl Cgroups {
         match prepare_v2(&above) {
             Ok(parent) => {
                 let parents = Controller::ALL.into_iter().filter(|controller| has(&parent, *controller));
+                let parents = parents.filter(|controller| can_throttle(&parent, *controller, "io.max"));
                 let parents: Vec<_> = parents.map(|controller| (controller, parent.clone())).collect();
-                Cgroups { v2: true, parents, why_not: None }
+                Cgroups { v2: true, parents, disk: None, why_not: None }
             }
             Err(error) => Cgroups {
                 v2: true,
                 parents: Vec::new(),
+                disk: None,
                 why_not: Some(Missing {
                     why: format!("no control groups can be made: {error}"),
                     fix: "run seawall as root, or with a delegated group: \
@@ -83,7 +90,9 @@ impl Cgroups {
                 Err(error) if error.kind() == ErrorKind::AlreadyExists && root => {}
                 Err(_) => continue,
             }
-            found.parents.push((controller, parent));
+            if can_throttle(&parent, controller, "blkio.throttle.write_bps_device") {
+                found.parents.push((controller, parent));
+            }
         }
         if found.parents.is_empty() {
             let why = match root {
@@ -96,8 +105,15 @@ impl Cgroups {
         found
     }
 
+    /// The same groups, for boxes whose files are on this disk.
+    pub fn with_disk(self, disk: Option<Device>) -> Cgroups {
+        Cgroups { disk, ..self }
+    }
+
+    /// Whether limits of this controller can be enforced.
     pub fn has(&self, controller: Controller) -> bool {
-        self.parents.iter().any(|(found, _)| *found == controller)
+        let device = controller != Controller::Io || self.disk.is_some();
+        device && self.parents.iter().any(|(found, _)| *found == controller)
     }
 
     /// Why a controller cannot be used, and what would help.
@@ -105,13 +121,23 @@ impl Cgroups {
         if self.has(controller) {
             return None;
         }
+        if self.parents.iter().any(|(found, _)| *found == controller) {
+            return Some(Missing {
+                why: "the data folder is on no disk of this machine whose IO the kernel could limit"
+                    .to_owned(),
+                fix: "put the data folder on a local disk with ext4 or XFS".to_owned(),
+            });
+        }
+        let name = controller.name(self.v2);
         Some(self.why_not.clone().unwrap_or_else(|| Missing {
-            why: format!("the controller `{}` is not available", controller.name()),
-            fix: format!(
-                "enable the controller `{}` (kernel command line, or delegation)",
-                controller.name()
-            ),
+            why: format!("the controller `{name}` is not available"),
+            fix: format!("enable the controller `{name}` (kernel command line, or delegation)"),
         }))
+    }
+
+    /// Whether the limits of disk IO of a group hold for all groups beneath it together: on v1 they do not.
+    pub fn adds_up_io(&self) -> bool {
+        self.v2
     }
 
     /// The groups of a box, made where they are missing. Only those that its limits need.
@@ -168,24 +194,58 @@ impl Cgroups {
         }
     }
 
-    /// Names of groups that there are.
+    /// Names of groups that there are. Those in the group of an account are called `account/name`; that group is
+    /// named too.
     pub fn names(&self) -> BTreeSet<String> {
-        let entries = self.parents.iter().flat_map(|(_, parent)| fs::read_dir(parent).into_iter().flatten());
-        let folders = entries.flatten().filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_dir()));
-        folders.filter_map(|entry| entry.file_name().into_string().ok()).collect()
+        let mut names: BTreeSet<String> =
+            self.parents.iter().flat_map(|(_, parent)| folders(parent)).collect();
+        let accounts: Vec<String> = names.iter().filter(|name| name.contains(ACCOUNT)).cloned().collect();
+        for account in accounts {
+            let inside = self.parents.iter().flat_map(|(_, parent)| folders(&parent.join(&account)));
+            names.extend(inside.map(|name| format!("{account}/{name}")).collect::<Vec<_>>());
+        }
+        names
+    }
+
+    /// Removes a group in which nothing is. One with processes or groups in it stays.
+    pub fn discard(&self, name: &str) {
+        for folder in self.all_of(name).each() {
+            let _ = fs::remove_dir(folder);
+        }
     }
 
     /// The groups that a box with these limits has.
     pub fn of(&self, name: &str, limits: &Limits) -> BoxGroup {
         let wanted = self.parents.iter().filter(|(controller, _)| limits.needs(*controller));
-        BoxGroup { v2: self.v2, folders: wanted.map(|(c, parent)| (*c, parent.join(name))).collect() }
+        self.group(wanted.map(|(controller, parent)| (*controller, parent.join(name))).collect())
     }
 
     /// Every group that a box may have, whatever its limits.
     pub fn all_of(&self, name: &str) -> BoxGroup {
         let folders = self.parents.iter().map(|(controller, parent)| (*controller, parent.join(name)));
-        BoxGroup { v2: self.v2, folders: folders.collect() }
+        self.group(folders.collect())
     }
+
+    pub(super) fn group(&self, folders: Vec<(Controller, PathBuf)>) -> BoxGroup {
+        BoxGroup { v2: self.v2, folders, joined: None, disk: self.disk }
+    }
+}
+
+/// The name of the group of an account. `installation` tells the groups of one data folder from those of others.
+pub fn account_group(installation: &str, account: &str) -> String {
+    format!("{installation}{ACCOUNT}{account}")
+}
+
+/// Names of the folders in one.
+pub(super) fn folders(parent: &Path) -> Vec<String> {
+    let entries = fs::read_dir(parent).into_iter().flatten().flatten();
+    let folders = entries.filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_dir()));
+    folders.filter_map(|entry| entry.file_name().into_string().ok()).collect()
+}
+
+/// Not every kernel that has the controller can limit bytes and operations.
+fn can_throttle(group: &Path, controller: Controller, file: &str) -> bool {
+    controller != Controller::Io || group.join(file).exists()
 }
 
 /// Makes our group beneath `above`, with the controllers that there are.
@@ -211,9 +271,9 @@ fn prepare_v2(above: &Path) -> io::Result<PathBuf> {
 
 /// All at once: one after the other, the kernel gives processor time also to a group with processes, makes it one
 /// of threads by that, and then refuses memory.
-fn enable(group: &Path) -> io::Result<()> {
+pub(super) fn enable(group: &Path) -> io::Result<()> {
     let there = Controller::ALL.into_iter().filter(|controller| has(group, *controller));
-    let wanted: Vec<String> = there.map(|controller| format!("+{}", controller.name())).collect();
+    let wanted: Vec<String> = there.map(|controller| format!("+{}", controller.name(true))).collect();
     if wanted.is_empty() {
         return Ok(());
     }
@@ -228,7 +288,7 @@ fn enable(group: &Path) -> io::Result<()> {
 /// Whether a group could give a controller to those below it.
 fn has(group: &Path, controller: Controller) -> bool {
     let there = fs::read_to_string(group.join("cgroup.controllers")).unwrap_or_default();
-    there.split_whitespace().any(|name| name == controller.name())
+    there.split_whitespace().any(|name| name == controller.name(true))
 }
 
 fn step_aside(group: &Path) -> io::Result<()> {
@@ -255,7 +315,7 @@ fn mount_point(line: &str, kind: &str, controller: Option<Controller>) -> Option
     }
     if let Some(controller) = controller {
         let options = what.nth(1)?;
-        options.split(',').find(|option| *option == controller.name())?;
+        options.split(',').find(|option| *option == controller.name(false))?;
     }
     place.split(' ').nth(4).map(PathBuf::from)
 }

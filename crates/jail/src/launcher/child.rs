@@ -6,14 +6,13 @@ use super::{
     maker::give_way,
     pool::{Common, Spaces},
     receive, tell,
-    things::{Files, Things},
+    things::{Things, trees},
 };
 use crate::{
-    caps, disk,
+    caps,
     etc::HOSTNAME,
-    kernel::{Linux, tree},
-    order::{CgroupPlace, Order},
-    own::OWN,
+    kernel::Linux,
+    order::{CgroupPlace, Disks, Order},
     process,
     rootfs::{self, Failed, Parts, step},
 };
@@ -26,7 +25,6 @@ use rustix::{
 use std::{
     io,
     os::{fd::IntoRawFd, unix::net::UnixListener},
-    path::Path,
 };
 
 /// What the guest of a box starts with. Its descriptors are the only ones that are open beside stdio, which is
@@ -44,7 +42,7 @@ pub struct Inside {
     pub users: bool,
     /// Counts kills for memory, and refusals of processes.
     pub counters: [Option<OwnedFd>; 2],
-    /// Whether its files have a size that cannot grow.
+    /// Whether its workspace has a size that cannot grow.
     pub disk: bool,
     /// Where one word goes, should it end by itself. In the box's folder, which the box itself never sees.
     pub ended: Option<OwnedFd>,
@@ -57,11 +55,11 @@ struct Place {
 }
 
 /// A box that has its order. Never returns: the guest's end is the box's.
-pub fn begin(powers: &Powers, order: &Order, mut things: Things, spaces: Spaces, live: &Live<'_>) -> ! {
+pub fn begin(powers: &Powers, order: &Order, things: Things, spaces: Spaces, live: &Live<'_>) -> ! {
     settle();
     // Nothing happens before the box's number is known.
     let known = number(powers).and_then(|number| register(&number, order, &things));
-    match known.and_then(|()| assemble(powers, order, &mut things, spaces)) {
+    match known.and_then(|()| build(powers, spaces)) {
         Ok(place) => take(powers, order, things, place, live),
         Err(failed) => fail(&things.reply, &failed),
     }
@@ -120,44 +118,20 @@ fn arrive(powers: &Powers, socket: &OwnedFd, spaces: Spaces) -> Result<(String, 
     let mut kept: Vec<_> = kept.into_iter().flatten().map(AsRawFd::as_raw_fd).collect();
     kept.push(spaces.root.as_raw_fd());
     step("descriptors", close_others(&mut kept))?;
-    Ok((number, build(powers, spaces, |_| Ok(()))?))
+    Ok((number, build(powers, spaces)?))
 }
 
-/// The same for a box with an order, whose files may have to be fetched out of an image on the way.
-fn assemble(powers: &Powers, order: &Order, things: &mut Things, spaces: Spaces) -> Result<Place, Failed> {
-    build(powers, spaces, |root| {
-        if let (Files::Image(image), Some(stamp)) = (&things.files, &order.disk) {
-            things.files = Files::Trees(step("the disk's image", out_of_image(root, image, stamp))?);
-        }
-        Ok(())
-    })
-}
-
-/// Builds the file tree of a box around this process. `meanwhile` is called while the host can still be seen.
-fn build(
-    powers: &Powers,
-    spaces: Spaces,
-    meanwhile: impl FnOnce(&Linux) -> Result<(), Failed>,
-) -> Result<Place, Failed> {
+/// Builds the file tree of a box around this process.
+fn build(powers: &Powers, spaces: Spaces) -> Result<Place, Failed> {
     let Spaces { user, mut root, common, .. } = spaces;
     let mapping = if powers.root { Some(step("the user namespace", user.try_clone())?) } else { None };
     step("a new root", root.attach_root(mapping))?;
-    meanwhile(&root)?;
     let etc = common.etc.as_ref().map(AsRawFd::as_raw_fd);
     let sudo = common.sudo.each_ref().map(AsRawFd::as_raw_fd);
     rootfs::assemble(&mut root, &rootfs::Common { sudo, etc, users: powers.root })?;
     step("the host's name", rustix::system::sethostname(HOSTNAME.as_bytes()).map_err(Into::into))?;
     rustix::process::umask(Mode::from_raw_mode(0o022));
     Ok(Place { root, user })
-}
-
-/// The box's files and its volume, as trees, in the order of [`Files::Trees`].
-fn out_of_image(root: &Linux, image: &OwnedFd, stamp: &str) -> io::Result<Vec<OwnedFd>> {
-    root.visit(&disk::mount(image)?, "mnt", |top| {
-        disk::populate(Path::new(&format!("/proc/self/fd/{}", top.as_raw_fd())), stamp)?;
-        let own = OWN.iter().map(|(name, _)| tree(top, &format!("own/{name}")));
-        own.chain([tree(top, "work")]).collect()
-    })
 }
 
 /// Makes the box known, and its limits hold.
@@ -183,8 +157,8 @@ fn write_number(folder: &OwnedFd, number: &str) -> io::Result<()> {
 }
 
 /// Makes the box this order's, and goes on as its guest.
-fn take(powers: &Powers, order: &Order, things: Things, mut place: Place, live: &Live<'_>) -> ! {
-    let listener = match occupy(order, &things, &mut place) {
+fn take(powers: &Powers, order: &Order, mut things: Things, mut place: Place, live: &Live<'_>) -> ! {
+    let listener = match occupy(order, &mut things, &mut place) {
         Ok(listener) => listener,
         Err(failed) => fail(&things.reply, &failed),
     };
@@ -197,12 +171,10 @@ fn take(powers: &Powers, order: &Order, things: Things, mut place: Place, live: 
 }
 
 /// Mounts what is this box's, and listens.
-fn occupy(order: &Order, things: &Things, place: &mut Place) -> Result<UnixListener, Failed> {
-    let trees: Vec<_> = match &things.files {
-        Files::Trees(trees) => trees.iter().map(AsRawFd::as_raw_fd).collect(),
-        Files::Image(_) => Vec::new(),
-    };
-    let Some((own, [work])) = trees.split_first_chunk() else {
+fn occupy(order: &Order, things: &mut Things, place: &mut Place) -> Result<UnixListener, Failed> {
+    let trees = step("the box's files", trees(&place.root, order.disks, std::mem::take(&mut things.files)))?;
+    let numbers: Vec<_> = trees.iter().map(AsRawFd::as_raw_fd).collect();
+    let Some((own, [work])) = numbers.split_first_chunk() else {
         return step("the box's files", Err(io::ErrorKind::NotFound.into()));
     };
     let targets = order.mounts.iter().map(|mount| mount.target.as_str());
@@ -241,7 +213,7 @@ fn hand_over(
         reply,
         users: powers.root,
         counters: [oom, pids],
-        disk: order.disk.is_some(),
+        disk: matches!(order.disks, Disks::One | Disks::Work | Disks::Two),
         ended,
     };
     Ok((inside, space))

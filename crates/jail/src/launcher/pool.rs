@@ -98,7 +98,7 @@ impl Pool {
         let changed = both.into_iter().any(|(now, before)| inode(now.as_ref()) != inode(before.as_ref()));
         (self.etc, self.program) = (etc, program);
         self.orders += 1;
-        if changed || can_wait(order) != self.waits && order.disk.is_none() {
+        if changed || can_wait(order) != self.waits {
             self.waits = can_wait(order);
             self.round += 1;
             self.seats.clear();
@@ -185,7 +185,7 @@ impl Seat {
 
 /// Whether a box can be made before its order is known.
 fn can_wait(order: &Order) -> bool {
-    order.disk.is_none() && !matches!(order.cgroup, CgroupPlace::V2)
+    !matches!(order.cgroup, CgroupPlace::V2)
 }
 
 /// What a box is made of. This process moves into its network namespace.

@@ -1,8 +1,8 @@
 //! What comes with an order: descriptors, sorted, and made into what a box can use in its own mount namespace.
 
 use crate::{
-    kernel::{Attributes, set_attributes, tree},
-    order::{CgroupPlace, HostFolder, Order},
+    kernel::{Attributes, Linux, set_attributes, tree},
+    order::{CgroupPlace, Disks, HostFolder, Order},
     own::OWN,
     rootfs::{Failed, step},
     user::{self, Ids},
@@ -18,8 +18,8 @@ use std::io;
 pub struct Given {
     pub reply: OwnedFd,
     pub folder: OwnedFd,
+    /// Folders, or the mounts of disks: see [`Disks`].
     own: OwnedFd,
-    /// The volume, or the image that holds it.
     volume: OwnedFd,
     pub program: OwnedFd,
     pub groups: Vec<OwnedFd>,
@@ -34,17 +34,19 @@ pub struct Things {
     pub folder: OwnedFd,
     pub groups: Vec<OwnedFd>,
     pub counters: [Option<OwnedFd>; 2],
-    pub files: Files,
+    pub files: Vec<OwnedFd>,
     /// Trees of the host's folders, restricted already.
     pub folders: Vec<OwnedFd>,
 }
 
-/// What the box has on disk.
-#[derive(Debug)]
-pub enum Files {
-    /// For each of [`OWN`], and the volume.
-    Trees(Vec<OwnedFd>),
-    Image(OwnedFd),
+/// How many descriptors bring the box's files: a tree for each of [`OWN`], or the mount of a disk for all of them; and
+/// the same for the workspace.
+fn files(disks: Disks) -> usize {
+    match disks {
+        Disks::None | Disks::Work => OWN.len() + 1,
+        Disks::One => 1,
+        Disks::Own | Disks::Two => 2,
+    }
 }
 
 fn groups(order: &Order) -> usize {
@@ -94,10 +96,7 @@ impl Given {
 
     /// `root`: the host's mount namespace is also this process's.
     pub fn prepare(&self, order: &Order, root: bool, ids: Ids) -> Result<Things, Failed> {
-        let files = match order.disk {
-            Some(_) => Files::Image(step("the disk's image", self.volume.try_clone())?),
-            None => Files::Trees(step("the box's files", self.trees(root))?),
-        };
+        let files = step("the box's files", self.files(order.disks, root))?;
         let mut folders = Vec::new();
         for (mount, fd) in order.mounts.iter().zip(&self.mounts) {
             folders.push(step(&mount.target, host_folder(mount, fd, root, ids))?);
@@ -114,26 +113,28 @@ impl Given {
         })
     }
 
-    fn trees(&self, root: bool) -> io::Result<Vec<OwnedFd>> {
-        let own = here(&self.own, root)?;
-        let mut trees = Vec::with_capacity(OWN.len() + 1);
-        for (name, _) in OWN {
-            trees.push(tree(own.as_fd(), name)?);
-        }
-        trees.push(tree(here(&self.volume, root)?.as_fd(), "")?);
-        Ok(trees)
+    fn files(&self, disks: Disks, root: bool) -> io::Result<Vec<OwnedFd>> {
+        let mut files = match disks {
+            Disks::None | Disks::Work => {
+                let own = here(&self.own, root)?;
+                OWN.iter().map(|(name, _)| tree(own.as_fd(), name)).collect::<io::Result<_>>()?
+            }
+            Disks::One => Vec::new(),
+            Disks::Own | Disks::Two => vec![self.own.try_clone()?],
+        };
+        files.push(match disks {
+            Disks::None | Disks::Own => tree(here(&self.volume, root)?.as_fd(), "")?,
+            Disks::One | Disks::Work | Disks::Two => self.volume.try_clone()?,
+        });
+        Ok(files)
     }
 }
 
 impl Things {
-    /// All descriptors, for a box that waits. Images are not for those.
+    /// All descriptors, for a box that waits.
     pub fn list(&self) -> Vec<BorrowedFd<'_>> {
-        let trees = match &self.files {
-            Files::Trees(trees) => trees.as_slice(),
-            Files::Image(_) => &[],
-        };
         let first = [&self.reply, &self.folder].into_iter().chain(&self.groups);
-        let all = first.chain(self.counters.iter().flatten()).chain(trees).chain(&self.folders);
+        let all = first.chain(self.counters.iter().flatten()).chain(&self.files).chain(&self.folders);
         all.map(AsFd::as_fd).collect()
     }
 
@@ -145,10 +146,33 @@ impl Things {
             folder: fds.one()?,
             groups: fds.some(groups(order))?,
             counters: fds.counters(order.counters),
-            files: Files::Trees(fds.some(OWN.len() + 1)?),
+            files: fds.some(files(order.disks))?,
             folders: fds.some(order.mounts.len())?,
         })
     }
+}
+
+/// The trees of the box's files, for each of [`OWN`] and the workspace, out of what [`Things::files`] has. This process
+/// is in the box's mount namespace.
+pub fn trees(root: &Linux, disks: Disks, mut files: Vec<OwnedFd>) -> io::Result<Vec<OwnedFd>> {
+    let on = |disk: &OwnedFd, places: &[String]| {
+        root.visit(disk, "mnt", |top| {
+            places.iter().map(|place| tree(top, place)).collect::<io::Result<Vec<_>>>()
+        })
+    };
+    let (own, work) = (OWN.map(|(name, _)| format!("own/{name}")), ["work".to_owned()]);
+    if matches!(disks, Disks::Work | Disks::Two)
+        && let Some(disk) = files.pop()
+    {
+        files.extend(on(&disk, &work)?);
+    }
+    let first = match (disks, files.first()) {
+        (Disks::One, Some(disk)) => on(disk, &[own.as_slice(), &work].concat())?,
+        (Disks::Own | Disks::Two, Some(disk)) => on(disk, &own)?,
+        _ => return Ok(files),
+    };
+    files.splice(..1, first);
+    Ok(files)
 }
 
 /// A tree of a folder of the host. Its owner is the box's user.

@@ -7,10 +7,15 @@
 //!                          ended       why it ended by itself, written by the guest
 //!                          wire.sock   where the guest listens
 //!                          own/        home, root, var, opt, usr/local, tmp of the box; go with it
+//!                          disk.img    the same on a disk of a fixed size, where the volume is on none or is shared
 //! <data>/native/volumes/<id>/work      the data volume; outlives the box
-//!                       <name>/work    one that boxes share
+//!                           disk.img   the volume and the box's own files on a disk of a fixed size
+//!                       <name>/work    a volume that boxes share
+//!                             disk.img the same on a disk of a fixed size
 //! <data>/native/etc                    what boxes may have of the host's /etc
 //! ```
+//!
+//! What is there decides where the files of a box are, not what its limits say now: a volume stays as it was made.
 
 use super::spares::{MakeGroup, Spares};
 use crate::{
@@ -27,7 +32,9 @@ use seawall_core::{
     steps::reached,
 };
 use seawall_jail::{
-    disk, etc,
+    disk::{self, Disk},
+    etc,
+    order::Disks,
     own::{self, make_dir},
     process::Identity,
     tree::remove as remove_tree,
@@ -39,6 +46,8 @@ use std::{
     sync::Arc,
 };
 
+/// A disk of a fixed size.
+const IMAGE: &str = "disk.img";
 /// Of a reason.
 const LONGEST_WORD: u64 = 64;
 
@@ -50,6 +59,23 @@ pub struct Folders {
     /// Whether boxes have other users than root.
     users: bool,
     pub spares: Arc<Spares>,
+}
+
+/// The disks of a box, for its launcher.
+#[derive(Debug)]
+pub struct Mounted {
+    pub disks: Disks,
+    /// That of the box's own files alone.
+    pub own: Option<Disk>,
+    /// That of the volume.
+    pub volume: Option<Disk>,
+}
+
+impl Mounted {
+    /// Has what the box reads and writes counted as its own: see [`Disk::bypass_cache`].
+    pub fn bypass_cache(&self) -> io::Result<()> {
+        [&self.own, &self.volume].into_iter().flatten().try_for_each(Disk::bypass_cache)
+    }
 }
 
 impl Folders {
@@ -115,50 +141,129 @@ impl Folders {
         self.volume(id, spec).join("work")
     }
 
-    /// The image that holds the volume and the box's files, where its disk is limited.
-    pub fn image(&self, id: SandboxId) -> PathBuf {
-        self.volumes.join(id.to_string()).join("disk.img")
+    /// The image with the volume, where that is on a disk of a fixed size. With it the box's own files, unless the
+    /// volume is shared.
+    pub fn volume_image(&self, id: SandboxId, spec: &SandboxSpec) -> PathBuf {
+        self.volume(id, spec).join(IMAGE)
     }
 
-    /// The directories that the box sees. Existing ones stay as they are.
-    pub fn make_own(&self, id: SandboxId, spec: &SandboxSpec) -> Result<()> {
+    /// The image with the box's own files alone.
+    pub fn own_image(&self, id: SandboxId) -> PathBuf {
+        self.boxes.of(id).join(IMAGE)
+    }
+
+    /// Which files of a box are on disks of a fixed size.
+    pub fn disks(&self, id: SandboxId, spec: &SandboxSpec) -> Disks {
+        match (self.own_image(id).exists(), self.volume_image(id, spec).exists()) {
+            (false, false) => Disks::None,
+            (false, true) if spec.volume.is_some() => Disks::Work,
+            (false, true) => Disks::One,
+            (true, false) => Disks::Own,
+            (true, true) => Disks::Two,
+        }
+    }
+
+    /// Makes the directories that the box sees, or disks of `disk_mb` for them. Existing ones stay as they are.
+    pub fn make_own(&self, id: SandboxId, spec: &SandboxSpec, disk_mb: Option<u64>) -> Result<()> {
         let (own, volume) = (self.own(id), self.volume(id, spec));
         let _alone = spec.volume.as_ref().map(|_| volumes::lock(&self.volumes)).transpose()?;
-        self.check_volume(id, spec)?;
-        if let Some(mb) = spec.limits.disk_mb {
-            let image = self.image(id);
-            let make = || -> io::Result<()> {
-                make_dir(&own, 0o700, None)?;
-                make_dir(&volume, 0o700, None)?;
-                reached("the volume's folder is made");
-                if image.exists() { Ok(()) } else { disk::make(&image, mb) }
-            };
-            warn_of_little_space(&self.volumes, mb);
-            return make().map_err(|error| {
-                // A volume that was never one. One with files in it refuses.
-                let _ = fs::remove_dir(&volume);
-                io_error(&image, error)
-            });
+        match (disk_mb, self.disks(id, spec)) {
+            (_, Disks::One | Disks::Two) => Ok(()),
+            (None, Disks::None) => self.make_folders(&own, Some(&volume)),
+            (None, Disks::Work) => self.make_folders(&own, None),
+            (_, Disks::Own) => make_volume(&volume, self.users).map_err(|error| io_error(&volume, error)),
+            (Some(mb), Disks::None | Disks::Work) => self.make_disks(id, spec, mb),
         }
-        if own::is_whole(&own) && volume.exists() {
-            return Ok(());
-        }
-        if !own.exists() && !volume.exists() && self.spares.place(&own, &volume) {
-            return Ok(());
-        }
-        make_tree(&own, &volume, self.users).map_err(|error| io_error(&own, error))
     }
 
-    /// A volume that was kept is of one kind or the other; the wrong one would hide its files.
-    fn check_volume(&self, id: SandboxId, spec: &SandboxSpec) -> Result<()> {
-        let (is, wanted) = match spec.limits.disk_mb.is_some() {
-            true => {
-                (self.work(id, spec).exists(), "the volume of this sandbox has no limit: leave `disk_mb` out")
-            }
-            false => (self.image(id).exists(), "the volume of this sandbox is limited: set `disk_mb`"),
+    fn make_folders(&self, own: &Path, volume: Option<&Path>) -> Result<()> {
+        if own::is_whole(own) && volume.is_none_or(Path::exists) {
+            return Ok(());
+        }
+        if let Some(volume) = volume
+            && !own.exists()
+            && !volume.exists()
+            && self.spares.place(own, volume)
+        {
+            return Ok(());
+        }
+        let made = match volume {
+            Some(volume) => make_tree(own, volume, self.users),
+            None => own::make(own, self.users),
         };
-        let advice = "or remove it with `seawall volumes rm`";
-        if is { Err(Error::conflict(format!("{wanted}, {advice}"))) } else { Ok(()) }
+        made.map_err(|error| io_error(own, error))
+    }
+
+    /// A volume that is there stays as it was made. A box that had its files in folders keeps them there.
+    fn make_disks(&self, id: SandboxId, spec: &SandboxSpec, mb: u64) -> Result<()> {
+        let (volume, image) = (self.volume(id, spec), self.volume_image(id, spec));
+        let has_volume = volume.join("work").exists() || image.exists();
+        let make = || -> io::Result<()> {
+            if !has_volume {
+                make_dir(&volume, 0o700, None)?;
+                reached("the volume's folder is made");
+                self.spares.place_disk(mb, &image)?;
+                reached("the volume's disk is made");
+            }
+            if (has_volume || spec.volume.is_some()) && !own::is_whole(&self.own(id)) {
+                self.spares.place_disk(mb, &self.own_image(id))?;
+                reached("the box's own disk is made");
+            }
+            Ok(())
+        };
+        warn_of_little_space(&self.volumes, mb);
+        make().map_err(|error| {
+            // A volume that was never one. One with files in it refuses.
+            let _ = fs::remove_dir(&volume);
+            io_error(&image, error)
+        })
+    }
+
+    /// Mounts the disks of a box, and makes its directories in them. `stamp` tells the box from others that had its
+    /// disk before.
+    pub fn mount(&self, id: SandboxId, spec: &SandboxSpec, disks: Disks, stamp: &str) -> io::Result<Mounted> {
+        let on = |image: PathBuf, stamp: Option<&str>, work: bool| -> io::Result<Option<Disk>> {
+            let disk = self.spares.disks.mount(&image)?;
+            disk.populate(stamp, work)?;
+            Ok(Some(disk))
+        };
+        let own = match disks {
+            Disks::Own | Disks::Two => on(self.own_image(id), Some(stamp), false)?,
+            Disks::None | Disks::One | Disks::Work => None,
+        };
+        let volume = match disks {
+            Disks::One => on(self.volume_image(id, spec), Some(stamp), true)?,
+            Disks::Work | Disks::Two => on(self.volume_image(id, spec), None, true)?,
+            Disks::None | Disks::Own => None,
+        };
+        Ok(Mounted { disks, own, volume })
+    }
+
+    /// Whether the disks of a box are mounted already, so that a start does not have to wait for that.
+    pub fn is_mounted(&self, id: SandboxId, spec: &SandboxSpec, disks: Disks) -> bool {
+        let is_mounted = |image: PathBuf| self.spares.disks.is_mounted(&image);
+        match disks {
+            Disks::None => true,
+            Disks::One | Disks::Work => is_mounted(self.volume_image(id, spec)),
+            Disks::Own => is_mounted(self.own_image(id)),
+            Disks::Two => is_mounted(self.own_image(id)) && is_mounted(self.volume_image(id, spec)),
+        }
+    }
+
+    /// Refuses what takes space where no more is left than is kept in reserve.
+    pub fn check_reserve(&self, reserve_mb: Option<u64>) -> Result<()> {
+        let found =
+            rustix::fs::statvfs(&self.volumes).map_err(|errno| io_error(&self.volumes, errno.into()))?;
+        let mb = |blocks: u64| blocks.saturating_mul(found.f_frsize) >> 20;
+        let (free, reserve) = (mb(found.f_bavail), reserve_mb.unwrap_or(usual_reserve(mb(found.f_blocks))));
+        if free >= reserve {
+            return Ok(());
+        }
+        let message = format!(
+            "the data disk has {free} MB left, and {reserve} MB are kept in reserve: remove sandboxes or volumes, \
+             or lower `disk_reserve_mb` in section [native] of seawall.toml"
+        );
+        Err(Error::unavailable(message).with_code("disk_reserve"))
     }
 
     pub fn info(&self, id: SandboxId) -> Result<BoxInfo> {
@@ -171,9 +276,13 @@ impl Folders {
     pub fn info_of(&self, intent: Intent) -> BoxInfo {
         let id = intent.id;
         let (state, reason, pid) = self.state(id);
-        let image = intent.spec.limits.disk_mb.is_some();
-        let volume = if image { self.image(id) } else { self.work(id, &intent.spec) }.display().to_string();
-        let (spec, created_at, limits) = (intent.spec, intent.created_at, Limits::default());
+        let image = self.volume_image(id, &intent.spec);
+        let disk_mb = disk::size_mb(&image);
+        let volume =
+            if disk_mb.is_some() { image } else { self.work(id, &intent.spec) }.display().to_string();
+        let (spec, created_at) = (intent.spec, intent.created_at);
+        // The rest is what its group has.
+        let limits = Limits { disk_mb, ..Limits::default() };
         BoxInfo { id, state, reason, spec, created_at, pid, volume, limits }
     }
 
@@ -217,6 +326,10 @@ impl Folders {
 
     /// Removes the box's folder, and the volume of its own where asked. The folder goes last.
     pub fn remove(&self, id: SandboxId, volume: bool) -> Result<()> {
+        for image in [self.own_image(id), self.volumes.join(id.to_string()).join(IMAGE)] {
+            let unused = self.spares.disks.give_up(&image);
+            self.spares.release(unused.map(Disk::into_mount).into_iter().collect());
+        }
         if volume {
             let volume = self.volumes.join(id.to_string());
             let aside = self.boxes.aside(&id.to_string(), "volume");
@@ -244,11 +357,20 @@ fn warn_of_little_space(folder: &Path, mb: u64) {
     }
 }
 
-/// The directories of a box and its volume. Existing ones stay as they are.
-pub fn make_tree(own: &Path, volume: &Path, users: bool) -> io::Result<()> {
+/// The space that is kept free unless the operator says otherwise, of a disk of this size.
+fn usual_reserve(disk_mb: u64) -> u64 {
+    (disk_mb / 20).min(1024)
+}
+
+fn make_volume(volume: &Path, users: bool) -> io::Result<()> {
     make_dir(volume, 0o700, None)?;
     reached("the volume's folder is made");
-    own::make_work(volume, users)?;
+    own::make_work(volume, users)
+}
+
+/// The directories of a box and its volume. Existing ones stay as they are.
+pub fn make_tree(own: &Path, volume: &Path, users: bool) -> io::Result<()> {
+    make_volume(volume, users)?;
     own::make(own, users)?;
     reached("the box's own folders are made");
     Ok(())

@@ -2,10 +2,10 @@
 
 use super::{
     end::end,
-    folder::Folders,
-    groups::{group_maker, spare_group},
+    folder::{Folders, Mounted},
+    groups::{Groups, group_maker, spare_group},
     launch::Launcher,
-    limits::{self, Defaults},
+    limits::{self, Bounds, Defaults},
     mounts::{HostFolders, Mounts},
 };
 use crate::{
@@ -27,14 +27,14 @@ use seawall_api::{
 use seawall_core::{
     Error, Result,
     ports::{
-        BoxEvents, BoxInfo, BoxState, BoxUsage, Capabilities, LimitKinds, Provider, ToBox, VolumeInfo,
-        Volumes,
+        AccountTotals, BoxEvents, BoxInfo, BoxState, BoxUsage, Capabilities, LimitKinds, Provider, ToBox,
+        VolumeInfo, Volumes,
     },
     steps::reached,
 };
 use seawall_jail::{
-    cgroup::{BoxGroup, Cgroups, Controller, Entry},
-    order::{CgroupPlace, Order},
+    cgroup::{BoxGroup, Controller, Entry},
+    order::{CgroupPlace, Disks, Order},
 };
 use seawall_wire::Duplex;
 use std::{
@@ -60,52 +60,45 @@ pub struct NativeSettings {
     pub defaults: Defaults,
     /// Folders of the host that sandboxes may be given.
     pub mounts: Mounts,
+    /// MiB of the data disk that are never given to sandboxes. None: a twentieth of it, at most 1 GiB.
+    pub disk_reserve_mb: Option<u64>,
 }
 
 #[derive(Clone)]
 pub struct NativeProvider {
-    inner: Arc<Inner>,
+    pub(super) inner: Arc<Inner>,
 }
 
-struct Inner {
-    folders: Arc<Folders>,
+pub(super) struct Inner {
+    pub(super) folders: Arc<Folders>,
     launcher: Launcher,
     /// The guest's program, which is also `sudo` in a box.
     program: PathBuf,
-    groups: Cgroups,
-    /// What tells groups of this installation from those of others on the machine.
-    installation: String,
-    defaults: Defaults,
+    pub(super) groups: Arc<Groups>,
+    pub(super) bounds: Bounds,
+    open_files: u64,
+    disk_reserve_mb: Option<u64>,
     host_folders: HostFolders,
     /// When the copy of the host's `/etc` was last compared with it.
     etc_seen: Mutex<Option<Instant>>,
-    warned: AtomicBool,
+    pub(super) warned: AtomicBool,
     /// Boxes that are just being launched.
     launching: AtomicUsize,
 }
 
-fn group_name(installation: &str, id: SandboxId) -> String {
-    format!("{installation}-{id}")
-}
-
 impl Inner {
-    fn group_name(&self, id: SandboxId) -> String {
-        group_name(&self.installation, id)
-    }
-
     /// With what the folder does not know.
     fn complete(&self, mut info: BoxInfo) -> BoxInfo {
         let died = EndReason::Failed("guest_died".into());
         // The kernel may have ended process 1 too, where nothing else was left to end.
-        if info.reason.as_ref() == Some(&died) && self.oom_kills(info.id) > 0 {
+        if info.reason.as_ref() == Some(&died) && self.groups.of_box(info.id).oom_kills() > 0 {
             info.reason = Some(EndReason::Failed("oom".into()));
         }
         if info.state == BoxState::Damaged {
             return info;
         }
-        let asked = &info.spec.limits;
-        if let Ok(limits) = limits::in_force(asked, &self.defaults, &self.groups) {
-            info.limits = limits::shown(&limits, asked);
+        if let Ok(limits) = self.bounds.in_force(&info.spec.limits) {
+            info.limits = limits::shown(&limits, info.limits.disk_mb);
         }
         info
     }
@@ -118,35 +111,16 @@ impl Inner {
         if !self.folders.boxes.path.is_dir() {
             return;
         }
-        for name in self.groups.names() {
-            let of_ours = name.strip_prefix(&self.installation).and_then(|rest| rest.strip_prefix('-'));
-            let Some(id) = of_ours.and_then(|id| id.parse::<SandboxId>().ok()) else { continue };
+        for (id, group) in self.groups.boxes() {
             if is_there(&self.folders.boxes.of(id)) {
                 continue;
             }
             tracing::warn!(sandbox = %id, "ending a box whose folder is gone");
-            let group = self.groups.all_of(&name);
             group.kill();
             if let Err(error) = group.remove() {
                 tracing::error!(sandbox = %id, "the group of a box that is gone: {error}");
             }
         }
-    }
-
-    /// The groups of a box that is to go. `known`: it has a folder here.
-    fn remove_groups(&self, id: SandboxId, known: bool) -> std::io::Result<()> {
-        let group = self.groups.all_of(&self.group_name(id));
-        if known && !group.exists() {
-            // A data folder that was moved has them under another name. Where anything lives it is another's.
-            let ending = format!("-{id}");
-            let others = self.groups.names().into_iter().filter(|name| name.ends_with(&ending));
-            others.for_each(|name| self.groups.clear(&name));
-        }
-        group.remove()
-    }
-
-    fn oom_kills(&self, id: SandboxId) -> u64 {
-        self.groups.all_of(&self.group_name(id)).oom_kills()
     }
 }
 
@@ -163,17 +137,19 @@ impl NativeProvider {
         std::fs::create_dir_all(data).map_err(|error| io_error(data, error))?;
         let data = data.canonicalize().map_err(|error| io_error(data, error))?;
         let launcher = Launcher::new(&data, crate::guest_binary())?;
-        let groups = Cgroups::find();
+        let bounds = Bounds::measure(&data, settings.defaults);
+        let groups = &bounds.groups;
         let installation = blake3::hash(data.as_os_str().as_bytes()).to_hex()[..8].to_owned();
         // What a crash left; those that somebody else has ready are made again when they are missing.
         groups.clear(&spare_group(&installation, ""));
         // And of installations that are no more. Whoever misses one makes another.
         groups.clear_old(&spare_group("", ""), SPARES_PATIENCE);
+        let spares = group_maker(&bounds, &installation);
+        let groups = Arc::new(Groups::new(groups.clone(), installation));
         let in_group = {
-            let (groups, installation) = (groups.clone(), installation.clone());
-            move |id: SandboxId| groups.all_of(&group_name(&installation, id)).has_processes()
+            let groups = groups.clone();
+            move |id: SandboxId| groups.of_box(id).has_processes()
         };
-        let spares = group_maker(&groups, &installation, settings.defaults);
         let folders = Arc::new(Folders::open(&data, spares, Arc::new(in_group))?);
         let etc_seen = Mutex::new(None);
         let inner = Inner {
@@ -181,8 +157,9 @@ impl NativeProvider {
             launcher,
             program: crate::guest_file(&data, crate::guest_binary())?,
             groups,
-            installation,
-            defaults: settings.defaults,
+            bounds,
+            open_files: settings.defaults.open_files,
+            disk_reserve_mb: settings.disk_reserve_mb,
             host_folders: HostFolders::new(&data, settings.mounts)?,
             etc_seen,
             warned: AtomicBool::new(false),
@@ -206,22 +183,7 @@ impl NativeProvider {
             )));
         }
         self.inner.host_folders.resolve(&spec.mounts)?;
-        limits::in_force(&spec.limits, &self.inner.defaults, &self.inner.groups).map(drop)
-    }
-
-    /// Defaults that cannot hold here are off, and whoever looks at the log knows it. Once.
-    fn warn_of_missing_limits(&self) {
-        let missing =
-            Controller::ALL.into_iter().find_map(|controller| self.inner.groups.missing(controller));
-        if let Some(missing) = missing
-            && !self.inner.warned.swap(true, Ordering::Relaxed)
-        {
-            tracing::warn!(
-                "default limits are off: {}. {}; `seawall doctor` shows which",
-                missing.why,
-                missing.fix
-            );
-        }
+        self.inner.bounds.check(&spec.limits)
     }
 
     /// Whether nobody else waits for this provider in this process.
@@ -239,45 +201,40 @@ impl NativeProvider {
         Ok(())
     }
 
-    async fn launch(&self, info: &BoxInfo) -> Result<()> {
+    async fn launch(&self, info: &BoxInfo, account: AccountId) -> Result<()> {
         let (inner, id) = (&self.inner, info.id);
         let folders = &inner.folders;
         folders.write_end(id, None)?;
         self.refresh_etc()?;
-        let group = self.make_group(info)?;
-        let (order, fds) = self.order(info, &group)?;
+        let group = self.make_group(info, account)?;
+        let disks = self.mount_disks(info, account).await?;
+        let (order, fds) = self.order(info, &group, disks)?;
         let borrowed: Vec<_> = fds.iter().map(AsFd::as_fd).collect();
         reached("the box is about to be launched");
         inner.launcher.launch(&order, &borrowed).await
     }
 
-    /// The box's control group with its limits, from those that wait where one does.
-    fn make_group(&self, info: &BoxInfo) -> Result<BoxGroup> {
-        let (inner, name) = (&self.inner, self.inner.group_name(info.id));
-        let limits = limits::in_force(&info.spec.limits, &inner.defaults, &inner.groups)?;
-        // One of a former life is taken again: nothing can be renamed to it.
-        let there = inner.groups.all_of(&name).exists();
-        let made = match (!there).then(|| inner.folders.spares.group()).flatten() {
-            Some((spare, had)) => inner.groups.adopt(&spare, &had, &name, &limits),
-            None => inner.groups.make(&name, &limits),
-        };
-        let group = made.map_err(|error| {
-            Error::unavailable(format!("the control group of {} cannot be made", info.id)).with_source(error)
-        })?;
-        reached("the group is made");
-        Ok(group)
-    }
-
     /// What the launcher is asked for, and the descriptors that go with it, in the order that [`Order`] names.
-    fn order(&self, info: &BoxInfo, group: &BoxGroup) -> Result<(Order, Vec<OwnedFd>)> {
+    fn order(
+        &self,
+        info: &BoxInfo,
+        group: &BoxGroup,
+        Mounted { disks, own, volume }: Mounted,
+    ) -> Result<(Order, Vec<OwnedFd>)> {
         let (inner, id) = (&self.inner, info.id);
         let folders = &inner.folders;
-        let volume = match info.spec.limits.disk_mb {
-            Some(_) => open(&folders.image(id), OFlags::RDWR)?,
+        let folder = open_dir(&folders.boxes.of(id))?;
+        let own = match (own, disks) {
+            (Some(disk), _) => disk.into_mount(),
+            // It is on the volume's disk.
+            (None, Disks::One) => folder.try_clone().map_err(|e| io_error(Path::new("a folder"), e))?,
+            (None, _) => open_dir(&folders.own(id))?,
+        };
+        let volume = match volume {
+            Some(disk) => disk.into_mount(),
             None => open_dir(&folders.work(id, &info.spec))?,
         };
-        let program = open(&inner.program, OFlags::PATH)?;
-        let mut fds = vec![open_dir(&folders.boxes.of(id))?, open_dir(&folders.own(id))?, volume, program];
+        let mut fds = vec![folder, own, volume, open(&inner.program, OFlags::PATH)?];
         let cgroup = match group.entry().map_err(|e| io_error(Path::new("the control group"), e))? {
             None => CgroupPlace::None,
             Some(Entry::V2(fd)) => {
@@ -305,8 +262,8 @@ impl NativeProvider {
             cgroup,
             counters,
             mounts,
-            open_files: Some(inner.defaults.open_files),
-            disk: info.spec.limits.disk_mb.map(|_| info.created_at.to_string()),
+            open_files: Some(inner.open_files),
+            disks,
         };
         Ok((order, fds))
     }
@@ -348,7 +305,7 @@ impl Provider for NativeProvider {
     }
 
     fn capabilities(&self) -> Capabilities {
-        let can = |controller| self.inner.groups.has(controller);
+        let can = |controller| self.inner.bounds.groups.has(controller);
         Capabilities {
             isolation: true,
             durable: true,
@@ -367,17 +324,19 @@ impl Provider for NativeProvider {
             limits: LimitKinds {
                 cpus: can(Controller::Cpu),
                 memory: can(Controller::Memory),
-                disk: limits::no_disk().is_none(),
+                disk: self.inner.bounds.can_limit_disk(),
                 processes: can(Controller::Pids),
-                disk_io: false,
+                disk_io: can(Controller::Io),
             },
         }
     }
 
     fn default_limits(&self) -> Limits {
-        let asked = Limits::default();
-        let found = limits::in_force(&asked, &self.inner.defaults, &self.inner.groups);
-        found.map(|limits| limits::shown(&limits, &asked)).unwrap_or_default()
+        let (asked, bounds) = (Limits::default(), &self.inner.bounds);
+        bounds
+            .in_force(&asked)
+            .map(|limits| limits::shown(&limits, bounds.disk_mb(&asked)))
+            .unwrap_or_default()
     }
 
     fn keeps_intent(&self) -> bool {
@@ -392,6 +351,9 @@ impl Provider for NativeProvider {
         self.check_spec(spec)?;
         self.warn_of_missing_limits();
         let (inner, spec) = (self.inner.clone(), spec.clone());
+        if !inner.folders.boxes.of(id).exists() {
+            inner.folders.check_reserve(inner.disk_reserve_mb)?;
+        }
         let held = inner.folders.boxes.hold_new(id).await?;
         short_work(self.is_alone(), move || {
             let (folders, _held) = (&inner.folders, held);
@@ -406,29 +368,41 @@ impl Provider for NativeProvider {
                     intent
                 }
             };
-            folders.make_own(id, &intent.spec)?;
+            folders.make_own(id, &intent.spec, inner.bounds.disk_mb(&intent.spec.limits))?;
             Ok(inner.complete(inner.folders.info_of(intent)))
         })
         .await
     }
 
+    async fn set_account_totals(&self, account: AccountId, totals: &AccountTotals) -> Result<()> {
+        if account == AccountId::LOCAL {
+            return Ok(());
+        }
+        let (inner, totals) = (self.inner.clone(), *totals);
+        short_work(self.is_alone(), move || inner.set_totals(account, &totals)).await
+    }
+
     async fn start(&self, id: SandboxId) -> Result<BoxInfo> {
         let folders = &self.inner.folders;
         let _held = self.hold(id).await?.ok_or_else(|| no_box(id))?;
-        let info = self.inner.info(id)?;
+        let (account, info) = match folders.boxes.intent(id) {
+            Ok(Some(intent)) => (intent.account, self.inner.complete(folders.info_of(intent))),
+            _ => (AccountId::LOCAL, self.inner.info(id)?),
+        };
         if info.state == BoxState::Running {
             return Ok(info);
         }
         refuse_damaged(&info)?;
+        folders.check_reserve(self.inner.disk_reserve_mb)?;
         // A crash may have come between the intent and these.
-        folders.make_own(id, &info.spec)?;
-        let group = self.inner.groups.all_of(&self.inner.group_name(id));
+        folders.make_own(id, &info.spec, self.inner.bounds.disk_mb(&info.spec.limits))?;
+        let group = self.inner.groups.of(id, account);
         if group.exists() {
             // Of a former life whose folder was lost, perhaps.
             group.kill();
         }
         self.inner.launching.fetch_add(1, Ordering::Relaxed);
-        let launched = self.launch(&info).await;
+        let launched = self.launch(&info, account).await;
         self.inner.launching.fetch_sub(1, Ordering::Relaxed);
         launched?;
         folders.spares.refill();
@@ -438,27 +412,35 @@ impl Provider for NativeProvider {
     }
 
     async fn usage(&self, id: SandboxId) -> Result<BoxUsage> {
-        let (memory_bytes, cpu_seconds) = self.inner.groups.all_of(&self.inner.group_name(id)).used();
+        let (memory_bytes, cpu_seconds) = self.inner.groups.of_box(id).used();
         Ok(BoxUsage { memory_bytes, cpu_seconds })
     }
 
     async fn stop(&self, id: SandboxId, grace: Duration) -> Result<()> {
         let _held = self.hold(id).await?.ok_or_else(|| no_box(id))?;
-        self.inner.folders.info(id)?;
-        end(&self.inner.folders, self.to_box(id), grace, EndReason::Stopped).await
+        let info = self.inner.folders.info(id)?;
+        let pinned = self.inner.pin_disks(id, Some(&info.spec));
+        let ended = end(&self.inner.folders, self.to_box(id), grace, EndReason::Stopped).await;
+        self.inner.folders.spares.release(pinned);
+        ended
     }
 
     async fn remove(&self, id: SandboxId, volumes: Volumes) -> Result<()> {
         let held = self.hold(id).await?;
+        // One that cannot be read tells nothing, and goes all the same.
+        let intent = self.inner.folders.boxes.intent(id).ok().flatten();
         if held.is_some() {
-            end(&self.inner.folders, self.to_box(id), Duration::ZERO, EndReason::Terminated).await?;
+            let pinned = self.inner.pin_disks(id, intent.as_ref().map(|intent| &intent.spec));
+            let ended =
+                end(&self.inner.folders, self.to_box(id), Duration::ZERO, EndReason::Terminated).await;
+            self.inner.folders.spares.release(pinned);
+            ended?;
         }
         let inner = self.inner.clone();
         short_work(self.is_alone(), move || {
             reached("the box is ended");
-            inner
-                .remove_groups(id, held.is_some())
-                .map_err(|e| io_error(Path::new("the control group"), e))?;
+            let removed = inner.groups.remove(id, intent.map(|intent| intent.account), held.is_some());
+            removed.map_err(|e| io_error(Path::new("the control group"), e))?;
             reached("the group is removed");
             inner.folders.remove(id, volumes == Volumes::Delete)?;
             drop(held);

@@ -1,8 +1,9 @@
 //! Folders made in advance, and folders removed afterwards: both are slow on most file systems, and neither has
 //! to be waited for.
 
-use super::folder::make_tree;
+use super::{disks::SpareDisks, folder::make_tree};
 use crate::boxes::make_private;
+use rustix::fd::OwnedFd;
 use seawall_api::SandboxId;
 use seawall_jail::{cgroup, tree::remove as remove_tree};
 use std::{
@@ -34,6 +35,8 @@ pub trait MakeGroup: Send + Sync {
 /// What the thread is asked to do.
 enum Job {
     Remove(PathBuf),
+    /// Descriptors that keep file systems mounted. What is left to write is written when they are closed.
+    Release(Vec<OwnedFd>),
     Refill,
 }
 
@@ -41,6 +44,7 @@ enum Job {
 pub struct Spares {
     folder: PathBuf,
     ready: Mutex<Vec<PathBuf>>,
+    pub disks: SpareDisks,
     /// Names of groups that wait, and their limits.
     groups: Mutex<Vec<(String, cgroup::Limits)>>,
     /// None where they cannot be made in advance.
@@ -83,7 +87,9 @@ impl Spares {
             let whole = entry.file_name().to_string_lossy().starts_with(WHOLE)
                 && path.join("own").exists()
                 && path.join("volume").exists();
-            if whole {
+            if !path.is_dir() {
+                // A disk's.
+            } else if whole {
                 ready.push(path);
             } else if entry.metadata().and_then(|found| found.modified()).is_ok_and(is_old) {
                 // Left by a crash: whoever makes one takes no minute.
@@ -91,6 +97,7 @@ impl Spares {
             }
         }
         Ok(Spares {
+            disks: SpareDisks::open(folder.clone())?,
             folder,
             ready: Mutex::new(ready),
             groups: Mutex::default(),
@@ -105,10 +112,7 @@ impl Spares {
     pub fn place(&self, own: &Path, volume: &Path) -> bool {
         let spare = lock(&self.ready).pop();
         let Some(spare) = spare else {
-            if self.asked.load(Ordering::Relaxed) > FEW {
-                let more = |wanted: usize| Some((wanted * 2).min(MANY));
-                let _ = self.wanted.fetch_update(Ordering::Relaxed, Ordering::Relaxed, more);
-            }
+            self.want_more();
             return false;
         };
         // Another process may have been faster. The box's own folder last: it says that all is there.
@@ -116,6 +120,23 @@ impl Spares {
             fs::rename(spare.join("volume"), volume).and_then(|()| fs::rename(spare.join("own"), own));
         let _ = fs::remove_dir(&spare);
         placed.is_ok()
+    }
+
+    /// Puts a disk of this size at a place where there is none.
+    pub fn place_disk(&self, mb: u64, place: &Path) -> io::Result<()> {
+        let waited = self.disks.place(mb, place)?;
+        if !waited {
+            self.want_more();
+        }
+        Ok(())
+    }
+
+    /// Those that waited were not enough.
+    fn want_more(&self) {
+        if self.asked.load(Ordering::Relaxed) > FEW {
+            let more = |wanted: usize| Some((wanted * 2).min(MANY));
+            let _ = self.wanted.fetch_update(Ordering::Relaxed, Ordering::Relaxed, more);
+        }
     }
 
     /// The name of a group that waits, and its limits.
@@ -132,11 +153,20 @@ impl Spares {
 
     fn is_missing_some(&self) -> bool {
         let wanted = self.wanted.load(Ordering::Relaxed);
-        lock(&self.ready).len() < wanted || (self.make_group.is_some() && lock(&self.groups).len() < wanted)
+        lock(&self.ready).len() < wanted
+            || (self.make_group.is_some() && lock(&self.groups).len() < wanted)
+            || self.disks.is_missing_some(wanted)
     }
 
     pub fn remove(self: &std::sync::Arc<Self>, path: PathBuf) {
         self.ask(Job::Remove(path));
+    }
+
+    /// Closes descriptors that keep file systems mounted.
+    pub fn release(self: &std::sync::Arc<Self>, pinned: Vec<OwnedFd>) {
+        if !pinned.is_empty() {
+            self.ask(Job::Release(pinned));
+        }
     }
 
     fn ask(self: &std::sync::Arc<Self>, job: Job) {
@@ -164,6 +194,7 @@ impl Spares {
         {
             lock(&self.groups).push(group);
         }
+        self.disks.refill(wanted)?;
         if lock(&self.ready).len() >= wanted {
             return Ok(());
         }
@@ -178,11 +209,11 @@ impl Spares {
     }
 }
 
-fn is_old(time: SystemTime) -> bool {
+pub fn is_old(time: SystemTime) -> bool {
     time.elapsed().is_ok_and(|age| age > Duration::from_secs(60))
 }
 
-fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
+pub fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
@@ -197,6 +228,10 @@ fn work(jobs: &Receiver<Job>, spares: &std::sync::Weak<Spares>) {
         }
         let done = match job {
             Job::Remove(path) => remove_tree(&path),
+            Job::Release(pinned) => {
+                drop(pinned);
+                Ok(())
+            }
             Job::Refill => match spares.upgrade() {
                 // Two for one, so that there are more some day.
                 Some(spares) => spares.make_one(users).and_then(|()| spares.make_one(users)),

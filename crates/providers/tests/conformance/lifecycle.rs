@@ -335,6 +335,8 @@ async fn limits_that_cannot_be_enforced_are_refused(cx: Cx) -> Result<()> {
         (can.memory, Limits { memory_mb: Some(64), ..Limits::default() }),
         (can.disk, Limits { disk_mb: Some(64), ..Limits::default() }),
         (can.processes, Limits { max_processes: Some(16), ..Limits::default() }),
+        (can.disk_io, Limits { disk_io_mb_s: Some(16), ..Limits::default() }),
+        (can.disk_io, Limits { disk_iops: Some(100), ..Limits::default() }),
     ];
     let mut refused = 0;
     for (_, limits) in all.into_iter().filter(|(enforced, _)| !enforced) {

@@ -14,7 +14,8 @@ pub struct Shell(Arc<Mutex<Vec<String>>>);
 impl Shell {
     /// `/bin/sh -c SCRIPT`.
     pub fn run(&self, call: &MockCall) -> Script {
-        let script = call.args.get(2).cloned().unwrap_or_default();
+        // Commands of the API come behind `--`.
+        let script = call.args.iter().skip(2).find(|arg| *arg != "--").cloned().unwrap_or_default();
         let steps: Vec<Step> = script.split(';').map(|part| step(part.trim())).collect();
         self.0.lock().unwrap().push(script);
         Script::new(steps)

@@ -205,6 +205,8 @@ async fn k4_terminals_and_wires_of_a_revoked_key_end_within_a_second() {
     assert_eq!((terminal, wire), (Some(1008), Some(1008)));
     beside.send(Message::Ping(bytes::Bytes::new())).await.unwrap();
     assert!(matches!(within(beside.next()).await, Some(Ok(_))), "others' go on");
+    // What was revoked elsewhere is believed for a second at the most.
+    tokio::time::sleep(SECOND).await;
     let request = ask("GET", &one, &user.secret);
     assert_eq!(world.send(request, None).await.status(), StatusCode::UNAUTHORIZED);
 }

@@ -118,6 +118,7 @@ async fn k5_streams_of_an_account_have_a_number() {
     let all = join_all((0..10).map(|_| stream(&world.mine, &mine))).await;
     assert!(all.iter().all(|response| response.status() == StatusCode::OK));
     drop(open.pop());
+    settle().await;
     assert_eq!(stream(&world.theirs, &one).await.status(), StatusCode::OK);
 }
 

@@ -28,17 +28,17 @@ pub fn all(data: &Path) -> Vec<Check> {
     checks.extend(kernel());
     checks.push(proc_mounted());
     checks.push(user_namespaces());
-    checks.extend(limits());
+    checks.extend(limits(data));
     checks
 }
 
 /// What the native provider can enforce here.
-fn limits() -> Vec<Check> {
+fn limits(data: &Path) -> Vec<Check> {
     let check = |(name, missing): (&'static str, Option<(String, String)>)| match missing {
         None => Check::ok(name, "can be enforced"),
         Some((why, fix)) => Check::optional(name, format!("cannot be enforced: {why}"), fix),
     };
-    seawall_providers::native::limits_table().into_iter().map(check).collect()
+    seawall_providers::native::limits_table(data).into_iter().map(check).collect()
 }
 
 /// Makes a sandbox of the native provider, runs a command in it, and removes it.
