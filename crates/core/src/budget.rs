@@ -273,7 +273,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn k5_what_is_not_free_is_waited_for_and_then_refused() {
         let budget = budget(100, 50);
-        let held = budget.reserve(ME, 50).await.unwrap();
+        let held = [budget.reserve(ME, 36).await.unwrap(), budget.reserve(ME, 14).await.unwrap()];
         let error = budget.reserve(ME, 1).await.unwrap_err();
         assert_eq!((error.code(), error.is_retryable()), (MEMORY_BUDGET, true));
         let waiting = tokio::spawn({

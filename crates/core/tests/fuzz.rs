@@ -10,7 +10,7 @@ use seawall_core::fuzzing;
 
 #[test]
 fn agents() {
-    replay("agents", 4000, fuzzing::agents);
+    replay("agents", 150, fuzzing::agents);
 }
 
 #[test]

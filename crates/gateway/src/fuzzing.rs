@@ -146,7 +146,8 @@ fn reached(api: ModelApi, may_push: bool, method: &Method, uri: &Uri) {
         let path = uri.path();
         let one = path.strip_prefix("/anthropic/v1/models/").filter(|model| !model.is_empty());
         let known = MODELS.contains(&(method.as_str(), path)) && !path.ends_with('/');
-        let tame = |model: &str| !model.contains(['/', '%', '?', '\\']) && model.trim_matches('.') != "";
+        let tame =
+            |model: &str| !model.contains(['/', '%', '?', '\\']) && !model.trim_matches('.').is_empty();
         assert!(known || (method == Method::GET && one.is_some_and(tame)), "{method} {uri}");
     }
     let git = GitAccess { url: REPOSITORY.to_owned(), token: None, may_push };

@@ -1,6 +1,6 @@
 //! The kept corpora of this crate's fuzz targets, and some thousand inputs beside them.
 
-#![allow(clippy::unwrap_used, clippy::expect_used)] // What the targets share is for tests alone.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::print_stderr)] // What the targets share is for tests alone.
 
 #[path = "../../../fuzz/bodies/paths.rs"]
 mod paths;

@@ -152,8 +152,10 @@ fn write_all(path: &Path, mut waiting: mpsc::Receiver<Line>) {
         let text: Vec<u8> = lines.iter().flat_map(|line| line.text.iter().copied()).collect();
         let done = append_to(path).and_then(|mut file| file.write_all(&text));
         for line in lines {
-            let done =
-                done.as_ref().map(|()| ()).map_err(|error| io::Error::new(error.kind(), error.to_string()));
+            let done = match &done {
+                Ok(()) => Ok(()),
+                Err(error) => Err(io::Error::new(error.kind(), error.to_string())),
+            };
             // Whoever asked may be gone.
             let _ = line.written.send(done);
         }

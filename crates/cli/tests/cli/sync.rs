@@ -19,8 +19,9 @@ impl World {
     /// The objects of a sandbox's workspace in the default bucket.
     fn objects(&self, id: &str, folder: &str) -> Vec<PathBuf> {
         let folder = self.data().join("bucket/docs/local").join(id).join(folder);
-        let mut found: Vec<PathBuf> =
-            std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path()).collect();
+        // A folder goes with its last object.
+        let entries = std::fs::read_dir(folder).into_iter().flatten();
+        let mut found: Vec<PathBuf> = entries.map(|entry| entry.unwrap().path()).collect();
         found.sort();
         found
     }

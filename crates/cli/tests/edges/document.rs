@@ -81,7 +81,7 @@ const CALLS: &[(&str, &str, With)] = &[
     ("proxy_port_root_head", "", Nothing),
     ("proxy_port_root_patch", "", Nothing),
     ("delete_version", "", Nothing),
-    ("prune_versions", "", Json("{}")),
+    ("prune_versions", "", Json(r#"{"keep": 1}"#)),
     ("get_account", "", Nothing),
     ("get_account_usage", "", Nothing),
     ("get_usage_of_account", "", Nothing),

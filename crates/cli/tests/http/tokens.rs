@@ -179,7 +179,10 @@ fn k8_http_parallel_turns_of_agents_that_print_zero_keep_within_the_day() {
 #[test]
 fn m3_http_a_server_that_is_killed_forgets_nothing_that_passed_it() {
     let mut world = World::new(200);
-    let mut view = world.turn("ask > /dev/null; until [ -e go1 ]; do sleep 0.02; done; ask > /dev/null");
+    let mut view = world.turn(
+        "ask > /dev/null; until [ -e go1 ]; do sleep 0.02; done; \
+         until ask > /dev/null 2>&1; do sleep 0.1; done",
+    );
     view.until_seen("gateway_usage");
     world.served.kill();
     assert!(!view.rest(), "{:?}", view.seen);

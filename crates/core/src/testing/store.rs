@@ -34,6 +34,9 @@ pub struct MemoryStore {
     clock: Arc<dyn Clock>,
 }
 
+/// Tokens by account, day and run of a turn.
+type Charges = BTreeMap<(AccountId, Day, Option<(TurnId, u64)>), u64>;
+
 #[derive(Default)]
 struct State {
     accounts: BTreeMap<AccountId, Account>,
@@ -45,7 +48,7 @@ struct State {
     usage: BTreeMap<TurnId, Usage>,
     hook_usage: BTreeMap<(ConversationId, String), (AccountId, Usage, Timestamp)>,
     /// By the run of a turn; what has ended is under none.
-    charges: BTreeMap<(AccountId, Day, Option<(TurnId, u64)>), u64>,
+    charges: Charges,
     messages: BTreeMap<(AccountId, ConversationId, Timestamp, MessageId), Message>,
     sandboxes: BTreeMap<SandboxId, SandboxRow>,
     sessions: BTreeMap<(AccountId, &'static str, String), Session>,

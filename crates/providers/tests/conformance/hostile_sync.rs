@@ -75,7 +75,8 @@ fn kind_of<T>(done: seawall_sync::Result<T>) -> Option<ErrorKind> {
     done.err().map(|error| error.kind())
 }
 
-/// A guest that lets its workspace be locked, and answers the first call so.
+/// A guest that lets its workspace be locked, and answers the first call so. It answers pings, so that it is not by its
+/// silence on the wire that it is known.
 fn by_call<F>(answer: impl Fn(Asked) -> F + Send + Sync + 'static) -> Guest
 where
     F: Future<Output = ()> + Send + 'static,
@@ -84,8 +85,10 @@ where
     by_stream(move |mut asked: Asked| {
         let answer = answer.clone();
         async move {
-            if !matches!(asked.request, Request::Sync { .. }) {
-                return;
+            match asked.request {
+                Request::Sync { .. } => {}
+                Request::Ping => return pong(asked).await,
+                _ => return,
             }
             let opened = asked.writer.message(Kind::Reply, &SyncOpened { session: 1 }).await;
             if opened.is_ok() && matches!(asked.reader.next().await, Ok(Some(_))) {
@@ -93,6 +96,14 @@ where
             }
         }
     })
+}
+
+async fn pong(mut asked: Asked) {
+    while let Ok(Some(frame)) = asked.reader.next().await {
+        if asked.writer.send(&Frame::new(Kind::Pong, frame.body)).await.is_err() {
+            return;
+        }
+    }
 }
 
 /// Items as one frame.

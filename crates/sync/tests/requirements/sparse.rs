@@ -34,12 +34,15 @@ fn same(world: &World, path: &str) -> bool {
     read(0) == read(1)
 }
 
+/// A name, a length, and the parts that are no holes.
+type File<'a> = (&'a str, u64, &'a [(u64, &'a [u8])]);
+
 #[tokio::test]
 async fn a_file_with_holes_is_stored_and_restored_with_them() {
     let (world, memory) = open_world(2);
     let random: Vec<u8> =
         (0..300_000u32).flat_map(|n| (n.wrapping_mul(2_654_435_761)).to_le_bytes()).collect();
-    let files: [(&str, u64, &[(u64, &[u8])]); 6] = [
+    let files: [File<'_>; 6] = [
         ("image", 48 * MIB, &[(0, b"begin"), (20 * MIB + 7, &random), (48 * MIB - 3, b"end")]),
         ("beginning", 9 * MIB, &[(0, &random)]),
         ("nothing", 5 * MIB, &[]),
