@@ -41,8 +41,10 @@ pub const KEY_REVOKED: &str = "key_revoked";
 const BASE: u64 = 32 << 10;
 /// Bytes of a [`Budget`] that are reserved for an open stream of a turn's events. What it reads of them it reserves as it does.
 pub const EVENTS: u64 = 16 << 10;
-/// The same, of the output of a process: a frame of the guest's, and an event of it.
-pub const OUTPUT: u64 = 192 << 10;
+/// What a wire to a guest holds of one stream whose reader does not read: what is unread there, and a frame.
+pub const UNREAD: u64 = (256 << 10) + (128 << 10);
+/// The same as [`EVENTS`], of the output of a process: what is unread, and an event of it.
+pub const OUTPUT: u64 = UNREAD + (64 << 10);
 /// How long a call of a key that was just revoked may take to answer: whoever revokes its own key hears of it.
 const LAST_WORDS: Duration = Duration::from_millis(500);
 /// Answers up to this size are sent whole, also of a key that was just revoked.
@@ -107,7 +109,7 @@ impl InFlight {
     }
 
     /// Reserves bytes for as long as the request lasts.
-    async fn reserve(&self, account: AccountId, bytes: u64) -> ApiResult<()> {
+    pub async fn reserve(&self, account: AccountId, bytes: u64) -> ApiResult<()> {
         let Some(inner) = &self.0 else { return Ok(()) };
         let more = inner.budget.reserve(Some(account), bytes).await?;
         inner.held().always.push(more);

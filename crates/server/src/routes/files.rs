@@ -11,6 +11,7 @@ use super::exec::guest_error;
 use crate::{
     error::{ApiError, ApiResult, Problems},
     extract::{Json, Path, Query, Reader, Runner},
+    in_flight::{InFlight, UNREAD},
     lists,
     state::AppState,
 };
@@ -197,8 +198,10 @@ async fn read(
     Path(id): Path<SandboxId>,
     Query(query): Query<ReadQuery>,
     method: Method,
+    place: InFlight,
     headers: HeaderMap,
 ) -> ApiResult<Response> {
+    place.reserve(who.account, UNREAD).await?;
     let file = ReadAsk {
         source: query.source.unwrap_or_default(),
         path: query.path,

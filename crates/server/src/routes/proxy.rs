@@ -13,7 +13,7 @@ use crate::{
     error::{ApiError, ApiResult, Problems},
     extract::{Caller, Json, OptionalJson, Path, Remote, Runner},
     idempotency::Secret,
-    in_flight::InFlight,
+    in_flight::{InFlight, UNREAD},
     origin,
     state::AppState,
 };
@@ -46,7 +46,7 @@ use utoipa_axum::{
 };
 
 /// Bytes of the memory budget for one request to a port: a head and a piece of a body, both ways.
-const PREVIEW: u64 = 256 << 10;
+const PREVIEW: u64 = UNREAD + (128 << 10);
 /// How long a token is good, in seconds.
 const LIFETIME: u64 = 3600;
 const MAX_LIFETIME: u64 = 7 * 24 * 3600;

@@ -8,7 +8,7 @@ use crate::{
     counts::Kind,
     error::{ApiError, ApiResult, Problems},
     extract::{Json, OptionalJson, Path, Query, Runner},
-    in_flight::InFlight,
+    in_flight::{InFlight, UNREAD},
     origin,
     state::AppState,
 };
@@ -53,7 +53,7 @@ const MAX_TYPED: usize = 64 << 10;
 /// Messages that were typed and that the process has not taken. Beyond them whoever types waits.
 const TYPED: usize = 4;
 /// Bytes of the memory budget for one terminal: what was typed, a frame of the guest's, and both buffers of the socket.
-const TERMINAL: u64 = (TYPED as u64 + 2) * MAX_TYPED as u64 + (256 << 10);
+const TERMINAL: u64 = (TYPED as u64 + 2) * MAX_TYPED as u64 + UNREAD;
 /// Of the buffers of a socket.
 const SOCKET: usize = 64 << 10;
 const NOTICES: usize = 8;

@@ -251,6 +251,26 @@ async fn k5_large_messages_are_read_one_after_the_other() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn k5_downloads_that_nobody_reads_are_counted() {
+    let world = small(2 * MIB).await;
+    let one = made(&world, &world.theirs).await;
+    let path = format!("{one}/content?path=file");
+    let put = ask("PUT", &path, &world.theirs).body(Body::from("body")).unwrap();
+    assert_eq!(world.call(put).await.status(), StatusCode::OK);
+    let held = join_all((0..8).map(|_| world.request("GET", &path, &world.theirs, None))).await;
+    let (good, refused): (Vec<_>, Vec<_>) =
+        held.into_iter().partition(|answer| answer.status() == StatusCode::OK);
+    assert!((1..=5).contains(&good.len()), "{} of 8", good.len());
+    for refused in refused {
+        assert_eq!(problem(&text(refused).await).0, "memory_budget");
+    }
+    for answer in good {
+        assert_eq!(text(answer).await, "body");
+    }
+    assert_eq!(world.request("GET", &path, &world.theirs, None).await.status(), StatusCode::OK);
+}
+
+#[tokio::test(start_paused = true)]
 async fn k5_what_a_turn_says_is_bounded_in_memory_and_told_all_the_same() {
     let world = small(4 * MIB).await;
     let path = "/conversations/new/sandbox/auto";
