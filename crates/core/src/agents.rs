@@ -120,8 +120,8 @@ pub trait Parser: Send {
     /// Takes output. What it means goes to `events`.
     fn feed(&mut self, stream: OutputStream, bytes: &[u8], events: &mut Vec<Event>);
 
-    /// How many of the bytes that were fed last are not in events yet: whoever goes on later needs them again.
-    /// They are the last bytes of stdout; stderr of agents tells nothing that is kept as an event.
+    /// How many of the bytes that were fed last are not in events yet, or stand behind such: whoever goes on later
+    /// needs them again. Stderr of agents tells nothing that is kept as an event, so it may be fed twice.
     fn unread(&self) -> usize;
 
     /// How many bytes it holds of a line that has not ended.

@@ -137,7 +137,8 @@ fn fold(events: &[Event], state: TurnState, error: Option<String>) -> Folded {
 pub fn agents(data: &[u8]) {
     let [agent, lengths, high, low, output @ ..] = data else { return };
     let driver = ["shell", "claude-code", "codex"][usize::from(*agent) % 3];
-    let (part, longest) = (1 + usize::from(*lengths & 0x3f), 64 + 8 * usize::from(*lengths));
+    // A part has room for a character at least: in less, half of one would wait for its rest without end.
+    let (part, longest) = (4 + usize::from(*lengths & 0x3f), 64 + 8 * usize::from(*lengths));
     let parser = || parser_with_lengths(driver, part, longest);
     let output = Output::parse(output);
     let code = i32::from(agent / 3) % 2;

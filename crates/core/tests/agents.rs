@@ -335,6 +335,38 @@ fn m1_what_stderr_says_in_a_line_does_not_move_what_is_unread() {
     }
 }
 
+/// Half a character, then stderr, then a crash.
+#[test]
+fn m1_a_character_that_stderr_comes_between_outlives_a_crash() {
+    let case = claude().pop().unwrap();
+    let line = json!({"type": "assistant", "message": {"content": [{"type": "text", "text": "fünf €"}]}});
+    let bytes = format!("{line}\n").into_bytes();
+    let euro = bytes.iter().position(|byte| *byte == 0xe2).unwrap();
+    for half in [euro + 1, euro + 2] {
+        let output: Vec<(OutputStream, &[u8])> = vec![
+            (OutputStream::Stdout, &bytes[..half]),
+            (OutputStream::Stderr, b"a warning\n"),
+            (OutputStream::Stderr, b"another\n"),
+            (OutputStream::Stdout, &bytes[half..]),
+        ];
+        for fed in 1..=output.len() {
+            let (mut first, mut events) = (case.driver.parser(), Vec::new());
+            output[..fed].iter().for_each(|(stream, piece)| first.feed(*stream, piece, &mut events));
+            // What is sent again: so many bytes before the place where the first one was.
+            let at = output[..fed].iter().map(|(_, piece)| piece.len()).sum::<usize>() - first.unread();
+            let mut second = case.driver.parser();
+            events.iter().for_each(|event| second.replay(event));
+            let mut passed = 0;
+            for (stream, piece) in &output {
+                let skipped = at.saturating_sub(passed).min(piece.len());
+                passed += piece.len();
+                second.feed(*stream, &piece[skipped..], &mut events);
+            }
+            assert_eq!(text(&events), "fünf €", "half at {half}, after {fed}");
+        }
+    }
+}
+
 #[test]
 fn an_agent_that_says_nothing_fails_with_what_stderr_said() {
     for driver in [&ClaudeCode as &dyn Driver, &Codex] {

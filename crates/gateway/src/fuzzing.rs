@@ -126,26 +126,26 @@ pub fn heads(data: &[u8]) {
     };
     let answer = runtime.block_on(serve(connection, api, flags & 2 != 0));
     // What was no request gets no answer, and the first one a refusal: there is no key, and no such repository.
+    let answer = answer.strip_prefix(b"HTTP/1.1 100 Continue\r\n\r\n").unwrap_or(&answer);
     // The minor version is the one of the request.
     let refused = answer.starts_with(b"HTTP/1.") && matches!(answer.get(8..10), Some(b" 4" | b" 5"));
     assert!(answer.is_empty() || refused, "{}", answer.escape_ascii());
-    assert!(!String::from_utf8_lossy(&answer).contains("ghs_secret"));
+    assert!(!String::from_utf8_lossy(answer).contains("ghs_secret"));
 }
 
 fn reached(api: ModelApi, may_push: bool, method: &Method, uri: &Uri) {
-    const MODELS: [(&str, &str); 7] = [
+    const MODELS: [(&str, &str); 6] = [
         ("POST", "/anthropic/v1/messages"),
         ("POST", "/anthropic/v1/messages/count_tokens"),
         ("GET", "/anthropic/v1/models"),
         ("POST", "/openai/v1/responses"),
         ("POST", "/openai/v1/chat/completions"),
         ("GET", "/openai/v1/models"),
-        ("GET", "/anthropic/v1/models/"),
     ];
     if models::reached(api, method, uri) {
         let path = uri.path();
         let one = path.strip_prefix("/anthropic/v1/models/").filter(|model| !model.is_empty());
-        let known = MODELS.contains(&(method.as_str(), path)) && !path.ends_with('/');
+        let known = MODELS.contains(&(method.as_str(), path));
         let tame =
             |model: &str| !model.contains(['/', '%', '?', '\\']) && !model.trim_matches('.').is_empty();
         assert!(known || (method == Method::GET && one.is_some_and(tame)), "{method} {uri}");

@@ -15,6 +15,8 @@ const PART: usize = 1 << 20;
 const LONGEST: usize = 16 << 20;
 /// And so are lines that take more than this once they are parsed.
 const HEAVIEST: u64 = 64 << 20;
+/// How much of stderr may stand behind half a character of stdout. With more the agent would wait for us.
+const MOST_BEHIND: usize = 64 << 10;
 /// What is kept of an error, in characters.
 const TAIL: usize = 2000;
 
@@ -25,6 +27,8 @@ pub(super) struct Lines {
     stored: String,
     /// What follows it.
     rest: Vec<u8>,
+    /// How many bytes of stderr came behind the beginning of `rest`: whoever goes on from there gets them again.
+    behind: usize,
     /// The line is too long: what comes up to its end is thrown away.
     skip: bool,
     part: usize,
@@ -33,7 +37,8 @@ pub(super) struct Lines {
 
 impl Default for Lines {
     fn default() -> Self {
-        Lines { stored: String::new(), rest: Vec::new(), skip: false, part: PART, longest: LONGEST }
+        let (stored, rest) = (String::new(), Vec::new());
+        Lines { stored, rest, behind: 0, skip: false, part: PART, longest: LONGEST }
     }
 }
 
@@ -70,9 +75,24 @@ impl Lines {
         }
     }
 
-    /// Bytes that are in no event.
+    /// Bytes that are in no event, with those of stderr between them.
     pub fn unread(&self) -> usize {
-        self.rest.len()
+        self.rest.len() + self.behind
+    }
+
+    /// So many bytes of stderr come. What was kept back is stored, so that it need not be sent again for them; of a
+    /// character of which half is there nothing can be.
+    pub fn pass_by(&mut self, bytes: usize, events: &mut Vec<Event>) {
+        self.store(events);
+        if self.rest.is_empty() {
+            return;
+        }
+        self.behind += bytes;
+        if self.behind > MOST_BEHIND {
+            // Its rest does not come, or too late.
+            let half = std::mem::take(&mut self.rest);
+            self.store_text(&half, events);
+        }
     }
 
     /// Bytes that are held of the line that is not complete.
@@ -91,10 +111,14 @@ impl Lines {
         let whole = self.rest.len() - half_character(&self.rest);
         let later = self.rest.split_off(whole);
         let now = std::mem::replace(&mut self.rest, later);
-        if now.is_empty() {
-            return;
+        if !now.is_empty() {
+            self.store_text(&now, events);
         }
-        let text = String::from_utf8_lossy(&now).into_owned();
+    }
+
+    fn store_text(&mut self, bytes: &[u8], events: &mut Vec<Event>) {
+        self.behind = 0;
+        let text = String::from_utf8_lossy(bytes).into_owned();
         self.stored.push_str(&text);
         events.push(Event::OutputPart { text, end: false });
         if self.stored.len() > self.longest {
@@ -121,6 +145,7 @@ impl Lines {
         let mut text = std::mem::take(&mut self.stored);
         text.push_str(&String::from_utf8_lossy(&self.rest));
         self.rest.clear();
+        self.behind = 0;
         self.skip = false;
         if text.len() > self.longest || json_weight(text.as_bytes()) > HEAVIEST {
             events.push(too_long());
@@ -135,6 +160,7 @@ impl Lines {
     fn pass_over(&mut self) {
         self.stored = String::new();
         self.rest = Vec::new();
+        self.behind = 0;
         self.skip = true;
     }
 }
@@ -187,8 +213,7 @@ impl<M: Meaning> Parser for JsonLines<M> {
     fn feed(&mut self, stream: OutputStream, bytes: &[u8], events: &mut Vec<Event>) {
         let JsonLines { lines, meaning } = self;
         if stream == OutputStream::Stderr {
-            // Unread bytes are the last of all output, so what came before this is stored.
-            lines.store(events);
+            lines.pass_by(bytes.len(), events);
             meaning.ending().stderr.add(bytes);
         } else {
             lines.feed(bytes, events, |line, events| read(meaning, line, events));

@@ -10,8 +10,11 @@ use axum::{
     },
 };
 use serde_json::{Value, json};
-use std::cell::OnceCell;
-use tokio::runtime::Runtime;
+use std::{cell::OnceCell, time::Duration};
+use tokio::{runtime::Runtime, time::timeout};
+
+/// On a clock that jumps.
+const PATIENCE: Duration = Duration::from_secs(60);
 
 /// A server with a sandbox that has a file, and a conversation with a turn.
 struct Served {
@@ -78,7 +81,8 @@ impl Served {
             !status.is_server_error() || [501, 502, 503, 504].contains(&status.as_u16()),
             "{status}: {input}"
         );
-        let Ok(body) = to_bytes(response.into_body(), 16 << 20).await else { return };
+        // Some streams end with who reads them.
+        let Ok(Ok(body)) = timeout(PATIENCE, to_bytes(response.into_body(), 16 << 20)).await else { return };
         let text =
             |name| headers.get(name).and_then(|value: &HeaderValue| value.to_str().ok()).unwrap_or_default();
         if status.is_client_error() && method == Method::GET && !body.is_empty() {
