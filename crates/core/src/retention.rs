@@ -6,7 +6,7 @@
 
 use crate::{
     Result, Services,
-    ports::store::{Cursor, Page, Walked},
+    ports::store::{Cursor, Page, StoredPlace, Walked},
 };
 use jiff::{SignedDuration, Timestamp};
 use seawall_api::ErrorKind;
@@ -47,7 +47,7 @@ pub struct Keep {
     pub events: Option<Duration>,
     /// After their beginning.
     pub hook_runs: Option<Duration>,
-    /// After the end of the sandbox. Records that a conversation is linked to stay with it.
+    /// After the end of the sandbox. Records that a conversation is linked to stay with it, and those that have versions.
     pub ended_sandboxes: Option<Duration>,
     /// After their last use.
     pub sessions: Option<Duration>,
@@ -55,7 +55,8 @@ pub struct Keep {
     pub conversations: Option<Duration>,
     /// After they were written.
     pub messages: Option<Duration>,
-    /// After they were made. The newest of a sandbox stays.
+    /// After they were made. The newest of a sandbox stays, until the sandbox was ended so long ago and no conversation is linked
+    /// to it.
     pub versions: Option<Duration>,
 }
 
@@ -89,22 +90,28 @@ pub struct Removed {
 }
 
 /// A walk through rows of which some stay. The more there are, the longer it rests at its end.
-#[derive(Debug, Default)]
-struct Walk {
-    after: Option<Cursor>,
+#[derive(Debug)]
+struct Walk<C = Cursor> {
+    after: Option<C>,
     batches: u32,
     rests_until: Option<Instant>,
 }
 
-impl Walk {
+impl<C> Default for Walk<C> {
+    fn default() -> Self {
+        Walk { after: None, batches: 0, rests_until: None }
+    }
+}
+
+impl<C> Walk<C> {
     fn rests(&self) -> bool {
         self.rests_until.is_some_and(|until| until > Instant::now())
     }
 
     /// One more batch is done; `next` is where it goes on.
-    fn goes_on(&mut self, next: Option<Cursor>) {
+    fn goes_on(&mut self, next: Option<C>) {
         (self.after, self.batches) = (next, self.batches + 1);
-        if next.is_none() {
+        if self.after.is_none() {
             self.rests_until = Some(Instant::now() + (REST * self.batches).min(LONGEST_REST));
             self.batches = 0;
         }
@@ -116,7 +123,8 @@ struct Progress {
     sandboxes: Walk,
     messages: Walk,
     conversations: Walk,
-    versions: Walk,
+    ended: Walk,
+    versions: Walk<StoredPlace>,
     /// The time of day at the last round.
     looked: Option<(Instant, Timestamp)>,
     distrusted_until: Option<Instant>,
@@ -264,32 +272,42 @@ impl Retention {
         Ok(deleted)
     }
 
-    /// A few sandboxes a round, one after the other, and from the beginning again.
+    /// A few workspaces a round, one after the other, and from the beginning again. What an ended sandbox has, that no
+    /// conversation is linked to, goes altogether.
     async fn prune_versions(&self, age: Duration) -> Result<u64> {
+        self.prune_ended(age).await?;
         let (after, rests) = {
             let progress = self.progress();
-            (progress.versions.after, progress.versions.rests())
+            (progress.versions.after.clone(), progress.versions.rests())
         };
         if rests {
             return Ok(0);
         }
-        let found = self.services.stores.expiry.sandboxes_after(after, MOST_PRUNED).await?;
-        let age = i64::try_from(age.as_millis()).unwrap_or(i64::MAX);
-        let keep = KeepVersions { newest: 1, younger_than: Some(age) };
-        let mut dropped = 0;
-        for (account, id) in &found {
-            match self.services.sandboxes.expire_versions(*account, *id, keep).await {
-                Ok(pruned) => dropped += pruned,
-                Err(error) => {
-                    tracing::warn!(sandbox = %id, error = %error.chain(), "its versions could not be pruned");
-                }
+        let millis = i64::try_from(age.as_millis()).unwrap_or(i64::MAX);
+        let keep = KeepVersions { newest: 1, younger_than: Some(millis) };
+        let expired = self.services.sandboxes.expire_versions(keep, after.as_ref(), MOST_PRUNED).await?;
+        self.progress().versions.goes_on(expired.next);
+        Ok(expired.versions)
+    }
+
+    async fn prune_ended(&self, age: Duration) -> Result<()> {
+        let (after, rests) = {
+            let progress = self.progress();
+            (progress.ended.after, progress.ended.rests())
+        };
+        if rests {
+            return Ok(());
+        }
+        let page = Page { limit: MOST_PRUNED, after };
+        let found = self.services.stores.expiry.ended_with_versions(age, &page).await?;
+        for (account, id) in found.items {
+            if let Err(error) = self.services.sandboxes.expire_ended(account, id).await {
+                tracing::warn!(%account, sandbox = %id, error = %error.chain(), "its versions could not be deleted");
             }
             sleep(PAUSE).await;
         }
-        let is_last = found.len() < MOST_PRUNED as usize;
-        let last = found.last().map(|(_, id)| Cursor { key: 0, id: id.as_uuid().as_u128() });
-        self.progress().versions.goes_on(last.filter(|_| !is_last));
-        Ok(dropped)
+        self.progress().ended.goes_on(found.next);
+        Ok(())
     }
 
     /// Goes on where the last round ended.

@@ -75,28 +75,6 @@ impl Effect {
     }
 }
 
-/// What an error says about its call. It is in the extensions of the answer, for the layer of `Idempotency-Key`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Effect {
-    /// The call changed nothing, for sure: it may be made again.
-    None,
-    /// The answer tells what became of the call.
-    Told,
-    /// The call may have been done, wholly or in part.
-    Unknown,
-}
-
-impl Effect {
-    /// Of an error of which no more is known. A fault of ours comes at any point of a call.
-    fn of(status: StatusCode) -> Effect {
-        match status {
-            StatusCode::TOO_MANY_REQUESTS => Effect::None,
-            status if status.is_server_error() => Effect::Unknown,
-            _ => Effect::Told,
-        }
-    }
-}
-
 impl ApiError {
     pub fn new(status: StatusCode, code: &'static str, detail: impl Into<String>) -> ApiError {
         let retryable = matches!(

@@ -19,7 +19,7 @@ use crate::{
 use answer::{Answer, COPIES, MAX_ANSWER, Stored};
 use axum::{
     Router,
-    body::Body,
+    body::{Body, HttpBody},
     extract::{ConnectInfo, Request, State},
     http::{Extensions, HeaderMap, HeaderName, HeaderValue, Method, StatusCode, Uri},
     middleware::Next,

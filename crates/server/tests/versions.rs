@@ -9,7 +9,10 @@ mod common;
 
 use common::{ME, Setup, World, template};
 use seawall_api::{AccountId, SandboxId};
-use seawall_core::templates::{SyncPart, Template};
+use seawall_core::{
+    retention::{Keep as RetentionKeep, Retention},
+    templates::{SyncPart, Template},
+};
 use seawall_sync::{
     bucket::{Bucket, MemoryBucket, Scoped},
     disk::{Disk, LocalWorkspace},
@@ -17,9 +20,12 @@ use seawall_sync::{
     versions::{Clock, Keep, Versions},
 };
 use serde_json::{Value, json};
-use std::sync::{
-    Arc,
-    atomic::{AtomicI64, Ordering},
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicI64, Ordering},
+    },
+    time::Duration,
 };
 
 struct Later(AtomicI64);
@@ -279,4 +285,41 @@ async fn k11_versions_expire_by_a_policy_in_small_rounds() {
     assert_eq!((nothing.places, nothing.versions, nothing.bytes), (3, 0, 0));
     let none = Keep { newest: 0, younger_than: Some(0) };
     assert_eq!(service.expire_versions(none, None, 10).await.unwrap().versions, 3);
+}
+
+/// What an ended sandbox left can be deleted as long as it is there: by its owner, and by the policy. Then its record goes too.
+#[tokio::test(start_paused = true)]
+async fn k11_an_ended_sandbox_keeps_its_record_for_its_versions() {
+    let kept = Kept::new().await;
+    let (ended, lives) =
+        (kept.make("kept", &kept.world.mine).await, kept.make("kept", &kept.world.mine).await);
+    let (rows, note) = (&kept.world.stores.sandboxes, json!({"last_place": "memory:/docs"}));
+    for id in [ended, lives] {
+        kept.push(&prefix(ME, id), &["one", "two"]).await;
+        rows.merge_metadata(ME, id, note.as_object().unwrap()).await.unwrap();
+    }
+    assert_eq!(
+        kept.call("DELETE", &format!("/sandboxes/{ended}?sync=false"), &kept.world.mine, None).await.0,
+        200
+    );
+    let day = Duration::from_secs(86_400);
+    tokio::time::sleep(day * 40).await;
+    let round = async |versions| {
+        let keep = RetentionKeep { versions, ..RetentionKeep::default() };
+        Retention::new(kept.world.services(), keep).round().await.unwrap()
+    };
+    assert_eq!(round(None).await.sandboxes, 0);
+    assert_eq!(kept.listed(ended).await.len(), 2);
+    assert_eq!(round(Some(day * 41)).await.sandboxes, 0);
+    assert_eq!(kept.listed(ended).await.len(), 2);
+    // The record of one without versions goes, in this round or in the next.
+    let removed = round(Some(day * 39)).await.sandboxes + round(Some(day * 39)).await.sandboxes;
+    assert_eq!(removed, 1);
+    assert!(rows.find(ended).await.unwrap().is_none());
+    assert!(
+        kept.memory.keys().iter().all(|key| key.starts_with(&prefix(ME, lives))),
+        "{:?}",
+        kept.memory.keys()
+    );
+    assert_eq!(kept.listed(lives).await.len(), 2);
 }

@@ -1,6 +1,6 @@
 //! The versions of a sandbox's files, by account.
 
-use super::{LAST_PLACE, LAST_SYNCED, LAST_VERSION, SandboxService, Wanted, coded, owned::NO_TEMPLATE};
+use super::{LAST_PLACE, LAST_SYNCED, LAST_VERSION, SandboxService, Wanted, coded};
 use crate::{
     Error, Result,
     ports::store::{MAX_PAGE, Page, SandboxFilter, SandboxRow},
@@ -11,6 +11,7 @@ use seawall_api::{
     AccountId, ErrorKind, SandboxId,
     files::FileName,
     http::{DroppedVersions, PruneVersions, RestoreVersion, Version},
+    sandbox::SandboxState,
 };
 use seawall_sync::{
     engine::{DryRun, Options, Restored, Silent, SyncReport},
@@ -182,15 +183,15 @@ impl SandboxService {
 }
 
 impl SandboxService {
-    /// Drops the versions of a sandbox that a rule does not keep, and returns how many. Where its files go nowhere there are none.
-    pub(crate) async fn expire_versions(&self, account: AccountId, id: SandboxId, keep: Keep) -> Result<u64> {
+    /// Deletes all versions of a sandbox that was ended.
+    pub(crate) async fn expire_ended(&self, account: AccountId, id: SandboxId) -> Result<()> {
         let row = self.row(account, id).await?;
-        let wanted = match self.wanted_of(&row).await {
-            Err(error) if error.code() == NO_TEMPLATE => return Ok(0),
-            found => found?,
-        };
-        let Some(workspaces) = self.workspaces(&wanted).await? else { return Ok(0) };
-        Ok(workspaces.prune(id, keep).await?.dropped.len() as u64)
+        match self.deletable(&row).await? {
+            Some(workspaces) if row.state == SandboxState::Terminated => {
+                self.delete_versions(&row, &workspaces).await
+            }
+            _ => Ok(()),
+        }
     }
 }
 

@@ -22,7 +22,6 @@ use crate::{
 };
 use bytes::Bytes;
 use futures::FutureExt;
-use jiff::Timestamp;
 use seawall_api::{
     AccountId, ErrorKind, SandboxId, TurnId,
     conversation::{Conversation, Message, Role, Turn, TurnState},

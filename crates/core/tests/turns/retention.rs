@@ -129,7 +129,7 @@ async fn k11_records_of_ended_sandboxes_go_unless_a_conversation_has_them() {
     world.service.ensure(&wanted(alone, &template("other"))).await.unwrap();
     let runs = SandboxId::generate();
     world.service.ensure(&wanted(runs, &template("other"))).await.unwrap();
-    let how = EndSandbox { sync: false, force: true, volumes: None };
+    let how = EndSandbox { sync: false, force: true, volumes: None, delete_versions: false };
     for id in [talked.sandbox(), alone] {
         world.service.end(ME, id, &how).await.unwrap();
     }

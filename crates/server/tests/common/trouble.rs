@@ -42,18 +42,6 @@ pub enum Manner {
     HangAfter,
 }
 
-/// How a call goes wrong.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Manner {
-    /// It fails, and nothing was done.
-    FailBefore,
-    /// It was done, and its answer is lost.
-    FailAfter,
-    PanicAfter,
-    /// It was done, and never returns.
-    HangAfter,
-}
-
 /// What goes wrong from now on. Clones are one plan.
 #[derive(Debug, Clone, Default)]
 pub struct Trouble(Arc<Mutex<Plan>>);

@@ -30,7 +30,7 @@ statement! {
     SESSIONS: ["DELETE FROM sessions WHERE (account_id, scope, scope_id) IN
         (SELECT account_id, scope, scope_id FROM sessions WHERE last_used_at < $1 ORDER BY last_used_at LIMIT $2) AND last_used_at < $1"];
     ENDED_SANDBOXES: ["SELECT s.id, s.ended_at, CAST(CASE WHEN EXISTS (SELECT 1 FROM conversations c WHERE c.account_id = s.account_id
-        AND c.sandbox_id = s.id) THEN 1 ELSE 0 END AS BIGINT) FROM sandboxes s WHERE s.state = 'terminated'
+        AND c.sandbox_id = s.id) OR s.metadata LIKE '%\"last_place\":%' THEN 1 ELSE 0 END AS BIGINT) FROM sandboxes s WHERE s.state = 'terminated'
         AND s.ended_at < (SELECT ", NOW, ") - $1 AND (s.ended_at, s.id) > ($2, $3) ORDER BY s.ended_at, s.id LIMIT $4"];
     // It may have been made again meanwhile.
     REMOVE_SANDBOX: ["DELETE FROM sandboxes WHERE id = $1 AND state = 'terminated' AND ended_at = $2"];
@@ -45,11 +45,26 @@ statement! {
     MESSAGES: ["DELETE FROM messages WHERE account_id = $1 AND conversation_id = $2 AND (created_at, id) IN
         (SELECT created_at, id FROM messages WHERE account_id = $1 AND conversation_id = $2 AND created_at < $3
         ORDER BY created_at, id LIMIT $4)"];
-    SANDBOXES: ["SELECT account_id, id FROM sandboxes WHERE id > $1 ORDER BY id LIMIT $2"];
+    WITH_VERSIONS: ["SELECT s.account_id, s.id, s.ended_at FROM sandboxes s WHERE s.state = 'terminated'
+        AND s.ended_at < (SELECT ", NOW, ") - $1 AND (s.ended_at, s.id) > ($2, $3) AND s.metadata LIKE '%\"last_place\":%'
+        AND NOT EXISTS (SELECT 1 FROM conversations c WHERE c.account_id = s.account_id AND c.sandbox_id = s.id)
+        ORDER BY s.ended_at, s.id LIMIT $4"];
 }
 
 fn pair<A: TryFrom<Uuid>, B: TryFrom<Uuid>>(row: &Row) -> Result<(A, B)> {
     Ok((row.id(0)?, row.id(1)?))
+}
+
+/// Of rows with an account, an id and a time.
+fn paged<T: TryFrom<Uuid>>(
+    rows: &[Row],
+    limit: u32,
+    number: impl Fn(&T) -> Uuid,
+) -> Result<Paged<(AccountId, T)>> {
+    let found = rows.iter().map(|row| Ok((row.int(2)?, pair(row)?))).collect::<Result<Vec<_>>>()?;
+    let place = |(at, (_, id)): &(i64, (AccountId, T))| Cursor { key: *at, id: number(id).as_u128() };
+    let paged = Paged::cut(found, limit, place);
+    Ok(Paged { items: paged.items.into_iter().map(|(_, found)| found).collect(), next: paged.next })
 }
 
 /// Age, where the batch begins, and its size.
@@ -58,7 +73,7 @@ type Batch = (u64, Cursor, u32);
 async fn expire_sandboxes(tx: &mut Tx, (age, after, limit): &Batch) -> Result<Walked> {
     let place = [Value::from(after.key), Value::from(after.id.to_be_bytes().as_slice())];
     let rows =
-        tx.rows(ENDED_SANDBOXES, [&[Value::from(*age)], &place[..], &values![*limit]].concat()).await?;
+        tx.rows(ENDED_SANDBOXES, [&[Value::from(*age)], &place[..], &[Value::from(*limit)]].concat()).await?;
     let mut walked = Walked::default();
     for row in &rows {
         let (ended, ended_at): (SandboxId, i64) = (row.id(0)?, row.int(1)?);
@@ -155,12 +170,7 @@ impl Expiry for SqlStore {
         page.check()?;
         let values = [&values![before][..], &page_values(page, Cursor::OLDEST)].concat();
         let rows = self.db.rows(CONVERSATIONS, values).await?;
-        let found = rows.iter().map(|row| Ok((row.time(2)?, pair(row)?))).collect::<Result<Vec<_>>>()?;
-        let place = |(updated, (_, id)): &(Timestamp, (AccountId, ConversationId))| {
-            Cursor::at(*updated, id.as_uuid().as_u128())
-        };
-        let paged = Paged::cut(found, page.limit, place);
-        Ok(Paged { items: paged.items.into_iter().map(|(_, found)| found).collect(), next: paged.next })
+        paged(&rows, page.limit, ConversationId::as_uuid)
     }
 
     async fn expire_messages(&self, before: Timestamp, after: Option<Cursor>, limit: u32) -> Result<Walked> {
@@ -168,13 +178,9 @@ impl Expiry for SqlStore {
         self.db.write(args, |tx, args| Box::pin(expire_messages(tx, args))).await
     }
 
-    async fn sandboxes_after(
-        &self,
-        after: Option<Cursor>,
-        limit: u32,
-    ) -> Result<Vec<(AccountId, SandboxId)>> {
-        let after = after.map_or(0, |cursor| cursor.id);
-        let values = vec![Value::from(after.to_be_bytes().as_slice()), Value::from(limit)];
-        self.db.rows(SANDBOXES, values).await?.iter().map(pair).collect()
+    async fn ended_with_versions(&self, age: Duration, page: &Page) -> Result<Paged<(AccountId, SandboxId)>> {
+        page.check()?;
+        let values = [&values![micros(age)][..], &page_values(page, Cursor::OLDEST)].concat();
+        paged(&self.db.rows(WITH_VERSIONS, values).await?, page.limit, SandboxId::as_uuid)
     }
 }

@@ -10,8 +10,9 @@ use seawall_api::{
     sandbox::{EndReason, SandboxState},
 };
 use seawall_core::ports::store::{
-    Cursor, Direction, EndTurn, HookRun, NewConversation, Page, SandboxRow, Session, SessionScope,
+    Direction, EndTurn, HookRun, NewConversation, Page, SandboxRow, Session, SessionScope,
 };
+use serde_json::{Map, Value, json};
 use std::time::Duration;
 
 cases!("expiry";
@@ -21,7 +22,7 @@ cases!("expiry";
     k11_ended_records_go_unless_a_conversation_has_them;
     k11_conversations_are_found_by_their_last_change;
     k11_messages_go_by_their_time;
-    k11_sandboxes_of_all_accounts_are_found;
+    k11_records_stay_with_their_versions;
 );
 
 const LONG: Duration = Duration::from_secs(3600);
@@ -212,16 +213,26 @@ async fn k11_messages_go_by_their_time(cx: Cx) -> Result<()> {
     Ok(())
 }
 
-async fn k11_sandboxes_of_all_accounts_are_found(cx: Cx) -> Result<()> {
-    let mut made = Vec::new();
+async fn k11_records_stay_with_their_versions(cx: Cx) -> Result<()> {
+    let (rows, expiry) = (&cx.stores.sandboxes, &cx.stores.expiry);
+    let (mut ended, notes) = (Vec::new(), Map::from_iter([("last_place".to_owned(), json!("memory:/docs"))]));
     for account in [cx.account, cx.stranger, cx.account] {
-        let row = cx.stores.sandboxes.insert(&sandbox(account)).await?;
-        made.push((account, row.id));
+        let row = rows.insert(&SandboxRow { metadata: notes.clone(), ..sandbox(account) }).await?;
+        let over = SandboxRow { state: SandboxState::Terminated, reason: Some(EndReason::Terminated), ..row };
+        ended.push((account, rows.update(&over).await?.id));
     }
-    made.sort_by_key(|(_, id)| *id);
-    let expiry = &cx.stores.expiry;
-    ensure!(expiry.sandboxes_after(None, 2).await? == made[..2]);
-    let after = Cursor { key: 0, id: made[1].1.as_uuid().as_u128() };
-    ensure!(expiry.sandboxes_after(Some(after), 2).await? == made[2..]);
+    let new = NewConversation { sandbox_id: Some(ended[2].1), ..super::kit::conversation() };
+    cx.stores.conversations.ensure(cx.account, &new).await?;
+    let found = |page: Page| async move { expiry.ended_with_versions(SHORT, &page).await };
+    some(|| async { Ok((found(Page::first(9)).await?.items.len() == 2).into()) }).await?;
+    let first = found(Page::first(1)).await?;
+    ensure!(first.items == ended[..1]);
+    let rest = found(Page::first(1).after(first.next.unwrap())).await?;
+    ensure!(rest.items == ended[1..2] && rest.next.is_none());
+    ensure!(expiry.expire_sandboxes(SHORT, None, 10).await?.removed == 0);
+    let none = Map::from_iter([("last_place".to_owned(), Value::Null)]);
+    rows.merge_metadata(ended[0].0, ended[0].1, &none).await?;
+    ensure!(expiry.expire_sandboxes(SHORT, None, 10).await?.removed == 1);
+    ensure!(rows.find(ended[0].1).await?.is_none() && rows.find(ended[1].1).await?.is_some());
     Ok(())
 }

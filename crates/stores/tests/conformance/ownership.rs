@@ -81,7 +81,7 @@ const SERVERS: &[(&str, &str)] = &[
     ("Expiry::turns_with_events", "what is old goes, whoever's it is"),
     ("Expiry::idle_conversations", "what is old goes, whoever's it is"),
     ("Expiry::expire_messages", "what is old goes, whoever's it is"),
-    ("Expiry::sandboxes_after", "what is old goes, whoever's it is"),
+    ("Expiry::ended_with_versions", "what is old goes, whoever's it is"),
 ];
 
 /// Methods that a stranger tries below.

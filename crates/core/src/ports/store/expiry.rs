@@ -29,7 +29,8 @@ pub trait Expiry: Send + Sync {
     async fn expire_sessions(&self, before: Timestamp, limit: u32) -> Result<u64>;
 
     /// Looks at `limit` records of sandboxes that were ended at least `age` ago, by the database's clock, and removes those that no
-    /// conversation is linked to: a turn may make the others again.
+    /// conversation is linked to, for a turn may make the others again, and that have no versions: their owner could not delete
+    /// those any more.
     async fn expire_sandboxes(&self, age: Duration, after: Option<Cursor>, limit: u32) -> Result<Walked>;
 
     /// Turns that ended before a time and still have events, the earliest first.
@@ -51,7 +52,7 @@ pub trait Expiry: Send + Sync {
     /// conversations, by their id.
     async fn expire_messages(&self, before: Timestamp, after: Option<Cursor>, limit: u32) -> Result<Walked>;
 
-    /// Sandboxes of all accounts, also those that were ended, by their id.
-    async fn sandboxes_after(&self, after: Option<Cursor>, limit: u32)
-    -> Result<Vec<(AccountId, SandboxId)>>;
+    /// Sandboxes that were ended at least `age` ago, by the database's clock, that no conversation is linked to, and that have
+    /// versions, the earliest first.
+    async fn ended_with_versions(&self, age: Duration, page: &Page) -> Result<Paged<(AccountId, SandboxId)>>;
 }

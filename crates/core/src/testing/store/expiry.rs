@@ -1,9 +1,9 @@
 //! Retention, in memory.
 
-use super::{MemoryStore, oldest};
+use super::{MemoryStore, State, oldest};
 use crate::{
     Error, Result,
-    ports::store::{Cursor, Expiry, Page, Paged, Walked, to_micros},
+    ports::store::{Cursor, Expiry, Page, Paged, SandboxRow, Walked, to_micros},
 };
 use async_trait::async_trait;
 use jiff::Timestamp;
@@ -15,6 +15,25 @@ use std::time::Duration;
 /// The keys of entries, at most so many.
 fn keys<K: Clone, V>(all: impl Iterator<Item = (K, V)>, is_old: impl Fn(&V) -> bool, limit: u32) -> Vec<K> {
     all.filter(|(_, value)| is_old(value)).map(|(key, _)| key).take(limit as usize).collect()
+}
+
+/// Sandboxes that were ended at least `age` ago, the earliest first.
+fn ended(state: &State, now: Timestamp, age: Duration) -> Vec<(Cursor, &SandboxRow)> {
+    let rows = state.ended.iter().filter(|(_, at)| **at + age < now);
+    let mut found: Vec<_> = rows
+        .filter_map(|(id, at)| Some((Cursor::at(*at, id.as_uuid().as_u128()), state.sandboxes.get(id)?)))
+        .filter(|(_, row)| row.state == SandboxState::Terminated)
+        .collect();
+    found.sort_by_key(|(place, _)| *place);
+    found
+}
+
+fn is_linked(state: &State, id: SandboxId) -> bool {
+    state.conversations.values().any(|found| found.sandbox_id == Some(id))
+}
+
+fn has_versions(row: &SandboxRow) -> bool {
+    row.metadata.contains_key("last_place")
 }
 
 #[async_trait]
@@ -44,28 +63,19 @@ impl Expiry for MemoryStore {
     }
 
     async fn expire_sandboxes(&self, age: Duration, after: Option<Cursor>, limit: u32) -> Result<Walked> {
-        let (now, mut state) = (self.now(), self.state());
-        let place = |id: &SandboxId, ended: &Timestamp| Cursor::at(*ended, id.as_uuid().as_u128());
-        let mut ended: Vec<(Cursor, SandboxId)> = state
-            .ended
-            .iter()
-            .filter(|(id, at)| {
-                let row = state.sandboxes.get(id);
-                row.is_some_and(|row| row.state == SandboxState::Terminated) && **at + age < now
-            })
-            .map(|(id, at)| (place(id, at), *id))
+        let mut state = self.state();
+        let mut ended: Vec<_> = ended(&state, self.now(), age)
+            .into_iter()
             .filter(|(place, _)| after.is_none_or(|after| *place > after))
+            .map(|(place, row)| (place, row.id, is_linked(&state, row.id) || has_versions(row)))
             .collect();
-        ended.sort();
         let more = ended.len() >= limit as usize;
         ended.truncate(limit as usize);
-        let mut walked = Walked { removed: 0, next: ended.last().map(|(place, _)| *place).filter(|_| more) };
-        for (_, id) in ended {
-            if state.conversations.values().all(|found| found.sandbox_id != Some(id)) {
-                state.sandboxes.remove(&id);
-                state.ended.remove(&id);
-                walked.removed += 1;
-            }
+        let mut walked = Walked { removed: 0, next: ended.last().map(|(place, ..)| *place).filter(|_| more) };
+        for (_, id, _) in ended.into_iter().filter(|(.., stays)| !stays) {
+            state.sandboxes.remove(&id);
+            state.ended.remove(&id);
+            walked.removed += 1;
         }
         Ok(walked)
     }
@@ -125,14 +135,10 @@ impl Expiry for MemoryStore {
         Ok(Walked { removed: old.len() as u64, next })
     }
 
-    async fn sandboxes_after(
-        &self,
-        after: Option<Cursor>,
-        limit: u32,
-    ) -> Result<Vec<(AccountId, SandboxId)>> {
+    async fn ended_with_versions(&self, age: Duration, page: &Page) -> Result<Paged<(AccountId, SandboxId)>> {
         let state = self.state();
-        let after = after.map_or(0, |cursor| cursor.id);
-        let rest = state.sandboxes.values().filter(|row| row.id.as_uuid().as_u128() > after);
-        Ok(rest.map(|row| (row.account_id, row.id)).take(limit as usize).collect())
+        let ended = ended(&state, self.now(), age).into_iter();
+        let wanted = ended.filter(|(_, row)| has_versions(row) && !is_linked(&state, row.id));
+        oldest(wanted.map(|(place, row)| (place, (row.account_id, row.id))).collect(), page)
     }
 }
