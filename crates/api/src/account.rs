@@ -40,7 +40,9 @@ pub struct LimitUse {
     /// Absent where there is no bound.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub value: Option<f64>,
-    pub used: f64,
+    /// Absent where it is held to the limit and not counted.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub used: Option<f64>,
 }
 
 /// What an account uses of each of its limits.

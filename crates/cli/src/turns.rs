@@ -68,7 +68,11 @@ pub async fn services(app: &App) -> Result<Services> {
     .with_stored(app.stores.stored.clone());
     let catalog = app.catalog();
     let stores = accounts::limited(app.stores.clone(), &catalog);
-    let sandboxes = app.sandboxes.clone().with_ledger(Ledger::new(stores.sandboxes.clone(), catalog.clone()));
+    let sandboxes = app.sandboxes.clone().with_ledger(Ledger::new(
+        stores.sandboxes.clone(),
+        stores.stored.clone(),
+        catalog.clone(),
+    ));
     let hooks = Hooks::new(stores.hook_runs.clone(), stores.outbox.clone(), sandboxes.clone(), clock.clone())
         .with_notes(stores.sandboxes.clone(), stores.conversations.clone());
     let templates = Arc::new(templates(&settings.agents, &settings.data)?);

@@ -17,7 +17,6 @@ mod usage;
 
 pub use catalog::AccountCatalog;
 pub use conversations::LimitedConversations;
-pub(crate) use ledger::suspended;
 pub use ledger::{Admission, Counts, Ledger, LiveBoxes, Mark, Request};
 pub use limit::{AccountLimits, Limit, Machine};
 pub use settings::AccountSettings;

@@ -64,7 +64,7 @@ impl Error {
     /// A request beyond a number that the service allows: its name, its value, what is in use, and what to do.
     pub fn limit_reached(name: &str, value: u64, used: u64, advice: &str) -> Self {
         let message = format!("the limit `{name}` is {value}, in use: {used}; {advice}");
-        let limit = LimitUse { name: name.to_owned(), value: Some(value as f64), used: used as f64 };
+        let limit = LimitUse { name: name.to_owned(), value: Some(value as f64), used: Some(used as f64) };
         Error::new(ErrorKind::Denied, message).with_code("limit_reached").with_limit(limit)
     }
 

@@ -9,7 +9,7 @@ pub use watch::KeyWatch;
 
 use crate::{
     Error, Result,
-    accounts::{AccountCatalog, suspended},
+    accounts::AccountCatalog,
     ports::{
         Clock,
         store::{Accounts, KeyHash, KeyLimits},
@@ -109,8 +109,8 @@ impl Keys {
     /// An error where the account is suspended.
     pub async fn check_account(&self, account: AccountId) -> Result<()> {
         match &self.catalog {
-            Some(catalog) if catalog.suspended_at(account).await?.is_some() => Err(suspended()),
-            _ => Ok(()),
+            Some(catalog) => catalog.refuse_suspended(account).await,
+            None => Ok(()),
         }
     }
 

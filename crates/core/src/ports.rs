@@ -8,7 +8,7 @@ pub mod store;
 
 pub use clock::{Clock, SystemClock};
 pub use provider::{
-    AccountTotals, BoxEvent, BoxEvents, BoxInfo, BoxState, BoxUsage, Capabilities, LimitKinds, Provider,
-    ToBox, VolumeInfo, Volumes,
+    AccountTotals, AccountUse, BoxEvent, BoxEvents, BoxInfo, BoxState, BoxUsage, Capabilities, LimitKinds,
+    Provider, ToBox, VolumeInfo, Volumes,
 };
 pub use records::{Claim, Claims, Durable, Record, RecordHead, Records};

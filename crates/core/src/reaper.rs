@@ -130,6 +130,9 @@ impl Reaper {
     }
 
     async fn running(&self, head: RecordHead, reaped: &mut Reaped) -> Result<()> {
+        if self.service.boxes().is_saving(head.account_id, head.id) {
+            return self.left_over(&head).await;
+        }
         // Before the look: what begins after it is known.
         let watched = self.service.entrances.watch(head.id);
         let info = self.ask(&head).await?;
@@ -213,12 +216,29 @@ impl Reaper {
         if self.turns.is_busy(head.account_id, head.id).await? {
             return Ok(());
         }
-        let watched = self.service.entrances.watch(head.id);
-        if !self.start(head).await? || !self.try_push(head, reaped).await {
+        let (account, id) = (head.account_id, head.id);
+        let Some(_permit) = self.service.may_rescue(account) else { return Ok(()) };
+        let watched = self.service.entrances.watch(id);
+        if !self.start(head).await? {
             return Ok(());
         }
-        if self.stop_if(head, &reason, |info| is_untouched(&watched, info)).await? {
-            reaped.ended.push((head.id, reason));
+        let pushed = self.try_push(head, reaped).await;
+        let rescued = {
+            let _alone = self.service.queues.wait(id).await;
+            self.service.end_rescue(account, id, reason.clone()).await
+        };
+        let untouched = |info: &GuestInfo| is_untouched(&watched, info);
+        if pushed && (rescued || self.stop_if(head, &reason, untouched).await?) {
+            reaped.ended.push((id, reason));
+        }
+        Ok(())
+    }
+
+    /// Somebody started it to save it, and hung up.
+    async fn left_over(&self, head: &RecordHead) -> Result<()> {
+        if let Some(_permit) = self.service.may_rescue(head.account_id) {
+            let _alone = self.service.queues.wait(head.id).await;
+            self.service.end_rescue(head.account_id, head.id, EndReason::Stopped).await;
         }
         Ok(())
     }

@@ -39,7 +39,7 @@ use std::{
     time::Duration,
 };
 
-pub(crate) use admit::Purpose;
+pub(crate) use admit::{Purpose, counted_disk};
 pub(crate) use check::{LONGEST_VOLUME, spec as check_spec, wishes as check_wishes};
 pub use sweep::Sweep;
 pub use watch::SandboxEvent;
@@ -255,8 +255,18 @@ impl Sandboxes {
         grace: Duration,
         reason: EndReason,
     ) -> Result<SandboxInfo> {
-        let mut record = self.record(id).await?;
+        let record = self.record(id).await?;
         unsynced::check(&record)?;
+        self.stop_box(record, grace, reason).await
+    }
+
+    /// Stops a box that was started only to be saved, whether it was or not: its volume stays.
+    pub(crate) async fn stop_again(&self, id: SandboxId, reason: EndReason) -> Result<SandboxInfo> {
+        self.stop_box(self.record(id).await?, Duration::ZERO, reason).await
+    }
+
+    async fn stop_box(&self, mut record: Record, grace: Duration, reason: EndReason) -> Result<SandboxInfo> {
+        let id = record.id;
         let provider = self.inner.providers.get(&record.provider)?;
         let found = self.find_box(&record.provider, id).await?;
         let now = info(&record, found.as_ref());

@@ -4,10 +4,12 @@
 //! with its workspace. A cold start that fails leaves nothing behind.
 
 mod bounds;
+mod ending;
 mod entrances;
 mod files;
 mod manage;
 mod owned;
+mod rescue;
 mod restore;
 mod stored;
 mod versions;
@@ -16,7 +18,7 @@ pub(crate) use entrances::{Closing, Entrances, Watched};
 pub use files::{ListFiles, ReadAsk, Source};
 pub use manage::EndSandbox;
 pub use owned::shown;
-pub(crate) use owned::{NO_TEMPLATE, gone, told};
+pub(crate) use owned::{gone, told};
 pub use stored::{AccountFiles, Expired};
 
 use crate::{
@@ -258,8 +260,9 @@ impl SandboxService {
         // Those that were made by hand have no template, and are ready as they are.
         let is_ready = row.template.is_none() || is_ready(&row.metadata);
         let state = self.sandboxes.get(id).await?.state;
-        if state != SandboxState::Running {
-            self.check_mounts(row.account_id, &row.spec)?;
+        match state {
+            SandboxState::Running => self.sandboxes.take_place(row.account_id, id).await?,
+            _ => self.check_mounts(row.account_id, &row.spec)?,
         }
         match state {
             // Whoever made it died, or failed, before it was ready.

@@ -163,6 +163,8 @@ pub struct HeavyWork {
     pub ends: Shares,
     /// Syncs, restores and looks into histories: memory, the network.
     pub files: Shares,
+    /// Boxes that run only to be saved, past the limits of their account.
+    pub rescues: Shares,
 }
 
 impl Default for HeavyWork {
@@ -172,6 +174,7 @@ impl Default for HeavyWork {
             starts: Shares::new(2 * cores, 16 * cores),
             ends: Shares::new(8 * cores, 64 * cores),
             files: Shares::new(2 * cores, 16 * cores),
+            rescues: Shares::new(1, 4 * cores),
         }
     }
 }

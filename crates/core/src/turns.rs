@@ -248,6 +248,15 @@ impl Turns {
         }
     }
 
+    /// Refuses what the account's limits refuse: a new sandbox with its disk, or one more that runs.
+    async fn look(&self, account: AccountId, sandbox: SandboxId, template: &Template) -> Result<()> {
+        let (service, rows) = (&self.inner.service, &self.inner.stores.sandboxes);
+        let there = rows.find(sandbox).await?.is_some_and(|row| row.state != SandboxState::Terminated);
+        // That of one that is there is counted.
+        let disk_mb = if there { 0 } else { service.disk_of(account, template).await? };
+        service.boxes().look(account, sandbox, disk_mb).await
+    }
+
     /// Anew each time: while one waits, the conversation gets its sandbox, and its answer. `places`: the lanes in which the
     /// request is the first; in others it does not go before those that wait.
     async fn try_begin(
@@ -264,7 +273,7 @@ impl Turns {
         template.driver()?.check_prompt(&ask.prompt)?;
         let sandbox = self.choose(account, ask, known.as_ref()).await?;
         // Before anything is stored: a turn whose sandbox is refused would be a prompt without an answer.
-        self.inner.service.boxes().look(account, sandbox, 0).await?;
+        self.look(account, sandbox, &template).await?;
         let lanes = [ask.conversation.map(Lane::Conversation), Some(Lane::Sandbox(sandbox))];
         let is_first = |lane: &Lane| places.iter().any(|place| place.lane == *lane);
         if lanes.into_iter().flatten().any(|lane| !is_first(&lane) && self.inner.lanes.is_awaited(lane)) {

@@ -31,9 +31,12 @@ impl LiveBoxes for Truth {
 }
 
 impl Truth {
-    fn check(&self) {
+    /// What runs only to be saved is nobody's to use, and takes no place.
+    fn check(&self, ledger: &Ledger, account: AccountId) {
         let boxes = self.0.lock().unwrap();
-        let running = boxes.values().filter(|(running, _)| *running).count() as u64;
+        let has_place =
+            |(id, (running, _)): &(&SandboxId, &(bool, u64))| *running && !ledger.is_saving(account, **id);
+        let running = boxes.iter().filter(has_place).count() as u64;
         let disk: u64 = boxes.values().map(|(_, disk)| disk).sum();
         assert!(boxes.len() as u64 <= SANDBOXES && running <= RUNNING && disk <= DISK_MB, "{boxes:?}");
     }
@@ -45,7 +48,11 @@ fn ledger() -> Ledger {
     limits.set(Limit::Sandboxes, Some(SANDBOXES));
     limits.set(Limit::RunningSandboxes, Some(RUNNING));
     limits.set(Limit::DiskMb, Some(DISK_MB));
-    Ledger::new(stores.sandboxes.clone(), AccountCatalog::new(stores.accounts.clone(), limits))
+    Ledger::new(
+        stores.sandboxes.clone(),
+        stores.stored.clone(),
+        AccountCatalog::new(stores.accounts.clone(), limits),
+    )
 }
 
 /// What can happen to one of eight sandboxes.
@@ -56,6 +63,8 @@ enum Event {
         which: usize,
         start: bool,
     },
+    /// A box that does not run is started to be saved.
+    Save(usize),
     /// The box of the oldest open admission is made.
     Make,
     /// The oldest open admission fails, and no box comes of it.
@@ -72,6 +81,7 @@ fn events() -> impl Strategy<Value = Vec<Event>> {
     let which = 0..8_usize;
     let one = prop_oneof![
         4 => (which.clone(), any::<bool>()).prop_map(|(which, start)| Event::Admit { which, start }),
+        2 => which.clone().prop_map(Event::Save),
         3 => Just(Event::Make),
         1 => Just(Event::Fail),
         1 => which.clone().prop_map(Event::Stop),
@@ -103,6 +113,15 @@ async fn play(events: Vec<Event>) {
                     open.push((admission, request));
                 }
             }
+            Event::Save(which) => {
+                let there = truth.0.lock().unwrap().get(&ids[which]).copied();
+                if let Some((false, disk_mb)) = there
+                    && open.iter().all(|(_, other)| other.sandbox != ids[which])
+                {
+                    let request = Request { account, sandbox: ids[which], disk_mb, start: true };
+                    open.push((ledger.save(request).await.unwrap(), request));
+                }
+            }
             Event::Make if !open.is_empty() => {
                 let (admission, request) = open.remove(0);
                 make(&truth, &request);
@@ -131,7 +150,7 @@ async fn play(events: Vec<Event>) {
             Event::Vanish(which) => drop(truth.0.lock().unwrap().remove(&ids[which])),
             Event::Make | Event::Fail => {}
         }
-        truth.check();
+        truth.check(&ledger, account);
     }
     // Whatever happened: an account without boxes is locked out of nothing.
     drop(open);
@@ -147,4 +166,35 @@ proptest! {
     fn k8_no_order_of_events_brings_an_account_above_a_limit(events in events()) {
         tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap().block_on(play(events));
     }
+}
+
+#[tokio::test]
+async fn k8_one_that_is_stopped_and_started_to_be_saved_keeps_its_place() {
+    let (ledger, truth, account) = (ledger(), Truth::default(), AccountId::generate());
+    let request = |sandbox| Request { account, sandbox, disk_mb: 1, start: true };
+    let (one, two, three) = (SandboxId::generate(), SandboxId::generate(), SandboxId::generate());
+    for id in [one, two] {
+        drop(ledger.admit(request(id), &truth).await.unwrap());
+        truth.0.lock().unwrap().insert(id, (true, 1));
+    }
+    let place = ledger.save(request(one)).await.unwrap();
+    ledger.stopped(account, one, ledger.mark(account, one));
+    truth.0.lock().unwrap().insert(one, (false, 1));
+    assert!(ledger.admit(request(three), &truth).await.is_err());
+    drop(ledger.save(request(one)).await.unwrap());
+    truth.0.lock().unwrap().insert(one, (true, 1));
+    assert!(!ledger.is_saving(account, one));
+    drop(place);
+    // Without a place, it has none while it is saved, and gets one where there is one.
+    ledger.stopped(account, one, ledger.mark(account, one));
+    drop(ledger.admit(request(three), &truth).await.unwrap());
+    truth.0.lock().unwrap().extend([(one, (false, 1)), (three, (true, 1))]);
+    drop(ledger.save(request(one)).await.unwrap());
+    truth.0.lock().unwrap().insert(one, (true, 1));
+    assert!(ledger.is_saving(account, one) && ledger.counts(account, &truth).await.unwrap().running == 2);
+    assert!(ledger.admit(request(one), &truth).await.is_err(), "nobody may use it");
+    ledger.stopped(account, two, ledger.mark(account, two));
+    truth.0.lock().unwrap().insert(two, (false, 1));
+    drop(ledger.admit(request(one), &truth).await.unwrap());
+    assert!(!ledger.is_saving(account, one));
 }

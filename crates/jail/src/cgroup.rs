@@ -178,6 +178,12 @@ impl BoxGroup {
         (memory, nanos.map(|nanos| nanos as f64 / 1e9))
     }
 
+    /// Processes that live in it and below, where that is counted.
+    pub fn processes(&self) -> Option<u64> {
+        let (_, folder) = self.folders.iter().find(|(found, _)| *found == Controller::Pids)?;
+        fs::read_to_string(folder.join("pids.current")).ok()?.trim().parse().ok()
+    }
+
     /// Whether there is one, with or without processes.
     pub fn exists(&self) -> bool {
         self.each().iter().any(|folder| folder.exists())

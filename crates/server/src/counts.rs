@@ -3,7 +3,7 @@
 //! Each takes descriptors, and descriptors are the server's: an account has a share of them, so that others can go on.
 
 use crate::{error::ApiResult, listen, options::Options};
-use seawall_api::AccountId;
+use seawall_api::{AccountId, account::LimitUse};
 use seawall_core::Error;
 use std::{
     collections::HashMap,
@@ -88,7 +88,16 @@ impl Counts {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    #[cfg(test)]
+    /// What an account has open of each kind, and may have.
+    pub fn open_now(&self, account: AccountId, limits: &InFlightLimits) -> Vec<LimitUse> {
+        let told = |kind: Kind| LimitUse {
+            name: kind.name().to_owned(),
+            value: Some(limits.of(kind)).filter(|most| *most < u64::MAX).map(|most| most as f64),
+            used: Some(self.used(account, kind) as f64),
+        };
+        [Kind::Streams, Kind::Waiters, Kind::Previews].map(told).into()
+    }
+
     fn used(&self, account: AccountId, kind: Kind) -> u64 {
         self.lock().get(&(account, kind)).copied().unwrap_or(0)
     }

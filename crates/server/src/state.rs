@@ -11,7 +11,7 @@ use crate::{
     options::Options,
 };
 use metrics_exporter_prometheus::PrometheusHandle;
-use seawall_api::AccountId;
+use seawall_api::{AccountId, account::LimitUse};
 use seawall_core::{Services, accounts::Limit, budget::Budget};
 use std::{fmt, sync::Arc};
 use tokio_util::sync::CancellationToken;
@@ -92,6 +92,12 @@ impl AppState {
             waiters: of(Limit::Waiters, server.waiters),
             previews: of(Limit::Previews, server.previews),
         })
+    }
+
+    /// How many of each an account has open now.
+    pub async fn open_now(&self, account: AccountId) -> ApiResult<Vec<LimitUse>> {
+        let limits = self.limits_of(account).await?;
+        Ok(self.0.counts.open_now(account, &limits))
     }
 
     /// Counts one more stream, waiter or preview of an account, until the ticket is dropped. 429 at its limit.

@@ -11,11 +11,13 @@ use seawall_api::sandbox::SandboxState;
 use seawall_core::{
     accounts::{AccountLimits, Limit},
     ports::{
-        Provider as _,
+        BoxState, Provider as _,
         store::{ConversationFilter, Page, SandboxFilter},
     },
 };
+use seawall_sync::bucket::{MemoryBucket, SharedBucket};
 use serde_json::{Value, json};
+use std::sync::Arc;
 use world::{Setup, World};
 
 fn limits(values: &[(Limit, u64)]) -> AccountLimits {
@@ -104,6 +106,86 @@ async fn k8_a_turn_is_refused_before_its_prompt_is_stored() {
     assert_eq!(status, StatusCode::NOT_FOUND);
 }
 
+/// Everything that would add to what is stored is refused, and what only saves is not.
+#[tokio::test]
+async fn k8_stored_bytes_refuse_new_work_and_no_end() {
+    let world = world(&[(Limit::StoredMb, 10)]).await;
+    let (_, made) = ask(&world, "POST", "/sandboxes", json!({})).await;
+    let one = format!("/sandboxes/{}", made["id"].as_str().unwrap());
+    let (_, made) = ask(&world, "POST", "/sandboxes", json!({})).await;
+    let stopped = format!("/sandboxes/{}", made["id"].as_str().unwrap());
+    assert_eq!(ask(&world, "POST", &format!("{stopped}/stop"), json!({})).await.0, StatusCode::OK);
+    let place = "memory:/docs/theirs";
+    world.stores.stored.set(world.other, place, 10 << 20).await.unwrap();
+    let conversation = "0190a5d0-7c1e-7b3a-9f00-3d2c1b0a9f8e";
+    for (path, body) in [
+        ("/sandboxes".to_owned(), json!({})),
+        (format!("/conversations/{conversation}/sandbox/auto"), json!({"prompt": "true"})),
+        (format!("{one}/restore"), json!({"version": 1})),
+        (format!("{one}/sync"), json!({})),
+        (format!("{stopped}/start"), json!({})),
+        (format!("{stopped}/exec"), json!({"command": "true"})),
+    ] {
+        let (status, answer) = ask(&world, "POST", &path, body).await;
+        assert_eq!(status, StatusCode::TOO_MANY_REQUESTS, "{path}: {answer}");
+        assert_eq!(told(&answer), ("stored_mb".to_owned(), 10.0, 10.0), "{path}");
+    }
+    assert_eq!(
+        ask(&world, "GET", &format!("/conversations/{conversation}"), Value::Null).await.0,
+        StatusCode::NOT_FOUND
+    );
+    assert_eq!(
+        ask(&world, "POST", &format!("{one}/exec"), json!({"command": "true"})).await.0,
+        StatusCode::OK
+    );
+    for path in [&one, &stopped] {
+        let (status, answer) = ask(&world, "DELETE", path, Value::Null).await;
+        assert_eq!(status, StatusCode::OK, "{answer}");
+    }
+    world.stores.stored.set(world.other, place, (10 << 20) - 1).await.unwrap();
+    assert_eq!(ask(&world, "POST", "/sandboxes", json!({})).await.0, StatusCode::CREATED);
+}
+
+/// A bucket that cannot be had: the mock's guest has no files.
+async fn without_bucket(values: &[(Limit, u64)]) -> World {
+    let bucket = Some(Arc::new(MemoryBucket::default()) as SharedBucket);
+    World::with(Setup { limits: limits(values), bucket, ..Setup::default() }).await
+}
+
+async fn runs(world: &World, id: &str) -> bool {
+    let boxes = world.mock.list().await.unwrap();
+    boxes.iter().any(|found| found.id.to_string() == id && found.state == BoxState::Running)
+}
+
+/// What is started past the limits, to be saved, is stopped again.
+#[tokio::test]
+async fn k8_an_end_that_cannot_save_leaves_nothing_running() {
+    let world = without_bucket(&[(Limit::RunningSandboxes, 1)]).await;
+    let mut stopped = Vec::new();
+    for _ in 0..6 {
+        let (status, made) = ask(&world, "POST", "/sandboxes", json!({})).await;
+        assert_eq!(status, StatusCode::CREATED, "{made}");
+        let id = made["id"].as_str().unwrap().to_owned();
+        let (status, _) = ask(&world, "POST", &format!("/sandboxes/{id}/stop"), json!({"force": true})).await;
+        assert_eq!(status, StatusCode::OK);
+        stopped.push(id);
+    }
+    let ends = join_all(stopped.iter().map(async |id| {
+        let (status, answer) = ask(&world, "DELETE", &format!("/sandboxes/{id}"), Value::Null).await;
+        assert_eq!((status.is_success(), &answer["code"]), (false, &json!("sync_failed")), "{answer}");
+        assert!(!runs(&world, id).await, "{id}");
+    }));
+    ends.await;
+    let kept = format!("/sandboxes/{}?sync=false&volumes=keep", stopped[0]);
+    let (status, answer) = ask(&world, "DELETE", &kept, Value::Null).await;
+    assert_eq!((status, &answer["code"]), (StatusCode::FORBIDDEN, &json!("volumes_denied")));
+    for id in &stopped {
+        let (status, _) = ask(&world, "DELETE", &format!("/sandboxes/{id}?force=true"), Value::Null).await;
+        assert_eq!(status, StatusCode::OK);
+    }
+    assert!(world.mock.volumes().await.unwrap().is_empty(), "nobody counts what tenants leave behind");
+}
+
 #[tokio::test]
 async fn k8_a_sandbox_asks_for_no_more_than_its_account_may_have() {
     let world = world(&[(Limit::SandboxMemoryMb, 512), (Limit::SandboxCpus, 1500)]).await;
@@ -173,6 +255,10 @@ async fn k10_a_suspended_account_is_refused_and_stopped_until_it_is_resumed() {
     let world = World::new().await;
     let (_, made) = ask(&world, "POST", "/sandboxes", json!({})).await;
     let sandbox = format!("/sandboxes/{}", made["id"].as_str().unwrap());
+    let (status, token) = ask(&world, "POST", &format!("{sandbox}/ports/3000/token"), json!({})).await;
+    assert!(status.is_success(), "{token}");
+    let preview =
+        format!("{sandbox}/ports/3000/?{}", token["url"].as_str().unwrap().split_once('?').unwrap().1);
     let operator = async |what: &str| {
         let path = format!("/accounts/{}/{what}", world.other);
         world.json("POST", &path, &world.mine, None).await
@@ -184,6 +270,8 @@ async fn k10_a_suspended_account_is_refused_and_stopped_until_it_is_resumed() {
     assert_eq!((status, &answer["code"]), (StatusCode::FORBIDDEN, &json!("account_suspended")));
     let id = made["id"].as_str().unwrap().parse().unwrap();
     assert_eq!(world.mock.running(id), 0, "its box is stopped");
+    let (status, answer) = world.json("GET", &preview, "none", None).await;
+    assert_eq!((status, &answer["code"]), (StatusCode::FORBIDDEN, &json!("account_suspended")), "{answer}");
     assert_eq!(operator("resume").await.0, StatusCode::OK);
     let (status, answer) = ask(&world, "POST", &format!("{sandbox}/start"), json!({})).await;
     assert_eq!(status, StatusCode::OK, "{answer}");

@@ -173,7 +173,11 @@ pub fn usage(json: bool, usage: &AccountUsage) -> Result<i32> {
     let mut table = output::Table::new(&["LIMIT", "VALUE", "IN USE"]);
     for limit in &usage.limits {
         let value = limit.value.map_or("unlimited".to_owned(), |value| value.to_string());
-        table.row(vec![limit.name.clone(), value, limit.used.to_string()]);
+        table.row(vec![
+            limit.name.clone(),
+            value,
+            limit.used.map_or_else(|| "-".to_owned(), |used| used.to_string()),
+        ]);
     }
     table.print()?;
     Ok(0)

@@ -10,7 +10,7 @@ use crate::{
 use anyhow::{Result, anyhow};
 use clap::Args;
 use seawall_api::{
-    ErrorKind, SandboxId,
+    AccountId, ErrorKind, SandboxId,
     sandbox::{EndReason, SandboxInfo, SandboxState},
 };
 use seawall_core::{Error, ports::Volumes, service::EndSandbox};
@@ -74,10 +74,16 @@ async fn remove(app: &App, args: &RmArgs, reference: &str) -> Result<()> {
     }
     if let Some(row) = app.stores.sandboxes.find(info.id).await?.filter(|row| row.template.is_some()) {
         // One of the service's: its hooks run, and its record stays.
-        let (force, volumes) = (args.force, Some(volumes));
-        let how = EndSandbox { sync: false, force, volumes, delete_versions: args.versions };
+        let tenant = row.account_id != AccountId::LOCAL;
+        let volumes = if tenant { Volumes::Delete } else { volumes };
+        let how = EndSandbox {
+            sync: tenant && !args.volumes,
+            force: args.force,
+            volumes: Some(volumes),
+            delete_versions: args.versions,
+        };
         turns::services(app).await?.sandboxes.end(row.account_id, info.id, &how).await?;
-        return report(app, info.id, volumes.unwrap_or(Volumes::Keep));
+        return report(app, info.id, volumes);
     }
     if args.force {
         app.sandboxes.give_up_unsynced(info.id).await?;

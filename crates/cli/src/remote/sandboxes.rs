@@ -7,7 +7,7 @@ use crate::{
 };
 use anyhow::Result;
 use seawall_api::{
-    SandboxId,
+    AccountId, SandboxId,
     http::StopSandbox,
     sandbox::{Sandbox, SandboxInfo, SandboxState},
 };
@@ -70,12 +70,17 @@ async fn remove(remote: &Remote, args: &rm::RmArgs, reference: &str) -> Result<(
     if rm::runs(&info) && !args.force {
         return Err(rm::refused(reference, &info));
     }
-    let delete_versions = args.versions;
-    // As on this machine: what is to be saved is saved by `sync`, before.
-    let (force, delete_volumes) = (args.force, Some(args.volumes));
-    let end = EndSandbox { sync: false, force, delete_volumes, delete_versions };
+    let (force, delete_versions) = (args.force, args.versions);
+    let (sync, keeps) = match remote.client.account().await?.id {
+        // As on this machine: what is to be saved is saved by `sync`, before.
+        AccountId::LOCAL => (false, !args.volumes),
+        // Other accounts keep no volumes, so what is in it is saved.
+        _ => (!args.volumes, false),
+    };
+    let delete_volumes = Some(!keeps);
+    let end = EndSandbox { sync, force, delete_volumes, delete_versions };
     remote.client.end_sandbox(info.id, &end).await?;
-    rm::report(remote, info.id, if args.volumes { Volumes::Delete } else { Volumes::Keep })
+    rm::report(remote, info.id, if keeps { Volumes::Keep } else { Volumes::Delete })
 }
 
 pub async fn inspect(remote: &Remote, args: &InspectArgs) -> Result<i32> {

@@ -41,6 +41,8 @@ fn http_a_second_server_on_the_same_database_is_refused() {
     // One that ends in order lets the next in.
     first.terminate();
     assert!(first.wait().success());
+    // The keys are the database's: a server that finds some makes no other.
+    std::fs::copy(first.world.data().join("key"), other.data().join("key")).unwrap();
     let second = Served::on(other);
     assert_eq!(second.said_ready(), 200);
     // One that lost the database, as after a pause of its machine, says so and stops.

@@ -1,7 +1,7 @@
 //! Which settings hold for an account now.
 
 use super::{limit::AccountLimits, settings::AccountSettings};
-use crate::{Result, ports::store::Accounts};
+use crate::{Error, Result, ports::store::Accounts};
 use jiff::Timestamp;
 use seawall_api::{AccountId, ErrorKind, account::Account};
 use std::{
@@ -54,6 +54,17 @@ impl AccountCatalog {
     /// Since when an account is suspended. `None` where it is not.
     pub async fn suspended_at(&self, account: AccountId) -> Result<Option<Timestamp>> {
         Ok(self.read(account).await?.suspended_at)
+    }
+
+    /// Refuses everything that a suspended account asks for.
+    pub async fn refuse_suspended(&self, account: AccountId) -> Result<()> {
+        match self.suspended_at(account).await? {
+            Some(_) => {
+                let message = "this account is suspended; its operator can resume it";
+                Err(Error::new(ErrorKind::Denied, message).with_code("account_suspended"))
+            }
+            None => Ok(()),
+        }
     }
 
     /// Drops the cached row of an account that this process has just changed.

@@ -9,14 +9,15 @@ use super::{
     limit::{AccountLimits, Limit},
 };
 use crate::{
-    Error, Result,
+    Result,
     ports::{
         AccountTotals,
-        store::{MAX_PAGE, Page, SandboxFilter, SandboxRows},
+        store::{MAX_PAGE, Page, SandboxFilter, SandboxRows, Stored},
     },
+    sandboxes::counted_disk,
 };
 use async_trait::async_trait;
-use seawall_api::{AccountId, ErrorKind, SandboxId, sandbox::SandboxState};
+use seawall_api::{AccountId, SandboxId, sandbox::SandboxState};
 use std::{
     collections::HashMap,
     fmt,
@@ -46,6 +47,8 @@ pub trait LiveBoxes: Send + Sync {
 struct Entry {
     disk_mb: u64,
     running: bool,
+    /// It was started only to be saved: it takes no place, and nobody may use it before it has one.
+    saving: bool,
     /// Admissions that are neither confirmed nor dropped: their boxes may not be visible yet.
     pending: u32,
     /// Grows with each admission, so that the end of an earlier run releases no later one.
@@ -53,6 +56,11 @@ struct Entry {
 }
 
 impl Entry {
+    /// Whether it takes a place of those that may run.
+    fn has_place(&self) -> bool {
+        self.running && !self.saving
+    }
+
     /// Whether nothing was admitted since the mark, and nothing is under way.
     fn is_of(&self, mark: Mark) -> bool {
         self.runs == mark.0 && self.pending == 0
@@ -81,6 +89,7 @@ pub struct Ledger(Arc<Inner>);
 
 struct Inner {
     rows: Arc<dyn SandboxRows>,
+    stored: Arc<dyn Stored>,
     catalog: AccountCatalog,
     books: Mutex<HashMap<AccountId, Book>>,
     /// Held while the rows of an account are loaded.
@@ -124,9 +133,9 @@ impl Drop for Admission {
 pub struct Mark(u64);
 
 impl Ledger {
-    pub fn new(rows: Arc<dyn SandboxRows>, catalog: AccountCatalog) -> Ledger {
+    pub fn new(rows: Arc<dyn SandboxRows>, stored: Arc<dyn Stored>, catalog: AccountCatalog) -> Ledger {
         let (books, loading) = (Mutex::default(), AsyncMutex::default());
-        Ledger(Arc::new(Inner { rows, catalog, books, loading }))
+        Ledger(Arc::new(Inner { rows, stored, catalog, books, loading }))
     }
 
     /// Checks a request against the account's limits and counts it, in one step. The caller holds the [`Admission`]
@@ -135,8 +144,7 @@ impl Ledger {
         if request.account == AccountId::LOCAL {
             return Ok(Admission::free());
         }
-        self.refuse_suspended(request.account).await?;
-        let limits = self.0.catalog.settings(request.account).await?.limits;
+        let limits = self.open_limits(request.account).await?;
         self.load(request.account).await?;
         match self.try_admit(request, &limits) {
             Ok(admission) => Ok(admission),
@@ -147,13 +155,46 @@ impl Ledger {
         }
     }
 
-    /// Counts a request that no limit may refuse.
-    pub async fn count(&self, request: Request) -> Result<Admission> {
+    /// Lets a box run that no limit may refuse, since it is only to be saved. One that has a place keeps it while the
+    /// [`Admission`] lives, also where it is stopped and started again; another gets none.
+    pub async fn save(&self, request: Request) -> Result<Admission> {
         if request.account == AccountId::LOCAL {
             return Ok(Admission::free());
         }
         self.load(request.account).await?;
-        self.try_admit(request, &AccountLimits::NONE)
+        let mut books = self.lock();
+        let entry = books.entry(request.account).or_default().entries.entry(request.sandbox).or_default();
+        entry.saving |= !entry.running;
+        Ok(self.granted(books, request))
+    }
+
+    /// Whether a box runs only to be saved.
+    pub fn is_saving(&self, account: AccountId, sandbox: SandboxId) -> bool {
+        let books = self.lock();
+        let entry = books.get(&account).and_then(|book| book.entries.get(&sandbox));
+        entry.is_some_and(|entry| entry.running && entry.saving)
+    }
+
+    /// Refuses an account that has all the bytes in buckets that it may have. Nothing that saves files asks this.
+    pub async fn refuse_full(&self, account: AccountId) -> Result<()> {
+        match account {
+            AccountId::LOCAL => Ok(()),
+            _ => self.open_limits(account).await.map(drop),
+        }
+    }
+
+    /// The limits of an account that may have anything at all.
+    async fn open_limits(&self, account: AccountId) -> Result<AccountLimits> {
+        self.0.catalog.refuse_suspended(account).await?;
+        let limits = self.0.catalog.settings(account).await?.limits;
+        if let Some(most) = limits.get(Limit::StoredMb) {
+            let used = self.0.stored.total(account).await?;
+            if used >= most.saturating_mul(1 << 20) {
+                let what = "nothing is made, started or restored before versions are pruned or deleted";
+                return Err(Limit::StoredMb.reached(most, used.div_ceil(1 << 20), what));
+            }
+        }
+        Ok(limits)
     }
 
     /// The totals of an account, where a provider does not have them yet.
@@ -210,25 +251,22 @@ impl Ledger {
         self.lock().remove(&account);
     }
 
-    async fn refuse_suspended(&self, account: AccountId) -> Result<()> {
-        match self.0.catalog.suspended_at(account).await? {
-            Some(_) => Err(suspended()),
-            None => Ok(()),
-        }
-    }
-
     fn try_admit(&self, request: Request, limits: &AccountLimits) -> Result<Admission> {
         let mut books = self.lock();
         let book = books.entry(request.account).or_default();
         let before = book.entries.get(&request.sandbox).copied();
         book.check(request, before, limits)?;
-        let entry = book.entries.entry(request.sandbox).or_default();
+        book.entries.entry(request.sandbox).or_default().saving &= !request.start;
+        Ok(self.granted(books, request))
+    }
+
+    fn granted(&self, mut books: MutexGuard<'_, HashMap<AccountId, Book>>, request: Request) -> Admission {
+        let entry = books.entry(request.account).or_default().entries.entry(request.sandbox).or_default();
         entry.disk_mb = request.disk_mb;
         entry.running |= request.start;
         entry.pending += 1;
         entry.runs += 1;
-        drop(books);
-        Ok(Admission { granted: Some((self.clone(), request)) })
+        Admission { granted: Some((self.clone(), request)) }
     }
 
     /// Refuses what [`Ledger::admit`] would refuse now, and counts nothing: for requests that store something first.
@@ -236,8 +274,7 @@ impl Ledger {
         if request.account == AccountId::LOCAL {
             return Ok(());
         }
-        self.refuse_suspended(request.account).await?;
-        let limits = self.0.catalog.settings(request.account).await?.limits;
+        let limits = self.open_limits(request.account).await?;
         self.load(request.account).await?;
         if self.fits(request, &limits).is_err() {
             self.look_again(request.account, boxes).await?;
@@ -264,7 +301,7 @@ impl Ledger {
         loop {
             let rows = self.0.rows.list(account, &SandboxFilter::default(), &page).await?;
             found.extend(rows.items.iter().map(|row| {
-                let disk_mb = row.spec.limits.disk_mb.unwrap_or(0);
+                let disk_mb = counted_disk(&row.spec);
                 (row.id, Entry { disk_mb, running: may_run(row.state), ..Entry::default() })
             }));
             match rows.next {
@@ -318,12 +355,6 @@ impl Ledger {
     }
 }
 
-/// The error of everything that a suspended account asks for.
-pub(crate) fn suspended() -> Error {
-    let message = "this account is suspended; its operator can resume it";
-    Error::new(ErrorKind::Denied, message).with_code("account_suspended")
-}
-
 /// Whether a row in this state may have a box that runs.
 fn may_run(state: SandboxState) -> bool {
     matches!(
@@ -336,7 +367,7 @@ impl Book {
     fn counts(&self) -> Counts {
         self.entries.values().fold(Counts::default(), |sum, entry| Counts {
             sandboxes: sum.sandboxes + 1,
-            running: sum.running + u64::from(entry.running),
+            running: sum.running + u64::from(entry.has_place()),
             disk_mb: sum.disk_mb.saturating_add(entry.disk_mb),
         })
     }
@@ -351,7 +382,7 @@ impl Book {
             _ => Ok(()),
         };
         within(Limit::Sandboxes, now.sandboxes, u64::from(before.is_none()))?;
-        let was_running = before.is_some_and(|entry| entry.running);
+        let was_running = before.is_some_and(|entry| entry.has_place());
         within(Limit::RunningSandboxes, now.running, u64::from(request.start && !was_running))?;
         let had = before.map_or(0, |entry| entry.disk_mb);
         within(Limit::DiskMb, now.disk_mb - had, if request.disk_mb > had { request.disk_mb } else { 0 })

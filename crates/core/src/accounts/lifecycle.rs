@@ -9,15 +9,20 @@ use crate::{
         Volumes,
         store::{ConversationFilter, MAX_PAGE, Page, SandboxFilter, SandboxRow},
     },
-    service::{EndSandbox, NO_TEMPLATE},
+    service::EndSandbox,
 };
-use seawall_api::{AccountId, ErrorKind, account::Account, sandbox::SandboxState};
+use seawall_api::{
+    AccountId, ErrorKind,
+    account::Account,
+    sandbox::{EndReason, SandboxState},
+};
 
 /// Rows of one table that one statement deletes.
 const BATCH: u32 = 500;
 
 impl Services {
-    /// Refuses the account's keys from now on, ends its turns, and stops its sandboxes once their files are saved.
+    /// Refuses the account's keys from now on, ends its turns, and stops its sandboxes. Their volumes stay, and what no
+    /// bucket has is pushed as ever.
     pub async fn suspend_account(&self, account: AccountId) -> Result<Account> {
         refuse_operator(account, "suspended")?;
         self.stores.accounts.set_suspended(account, Some(self.clock.now())).await?;
@@ -53,14 +58,18 @@ impl Services {
         self.erase_account(account).await
     }
 
-    /// Goes on with deletions that something interrupted. What fails for one account is logged, and tried again later.
+    /// Goes on with deletions that something interrupted, and stops what suspended accounts still run. What fails for one account is logged, and tried again later.
     pub async fn finish_deletions(&self) -> Result<()> {
         let mut page = Page::first(MAX_PAGE);
         loop {
             let found = self.stores.accounts.list(&page).await?;
-            for account in found.items.iter().filter(|account| account.deleting_at.is_some()) {
-                if let Err(error) = self.erase_account(account.id).await {
-                    tracing::warn!(account = %account.id, error = %error.chain(), "an account is not deleted yet");
+            for account in &found.items {
+                if account.deleting_at.is_some() {
+                    if let Err(error) = self.erase_account(account.id).await {
+                        tracing::warn!(account = %account.id, error = %error.chain(), "an account is not deleted yet");
+                    }
+                } else if account.suspended_at.is_some() {
+                    self.quiet_account(account.id).await;
                 }
             }
             match found.next {
@@ -70,14 +79,19 @@ impl Services {
         }
     }
 
-    /// Ends the turns of an account and stops what it runs. Best effort: the reaper and the next round come again.
+    /// Ends the turns of an account and stops what it runs, also where a turn has not ended yet. Best effort: the next round
+    /// comes again. What runs only to be saved is left to whoever saves it.
     async fn quiet_account(&self, account: AccountId) {
         if let Err(error) = self.cancel_turns(account).await {
             tracing::warn!(%account, error = %error.chain(), "turns of a suspended account go on");
         }
         let Ok(rows) = self.rows_of(account, None).await else { return };
         for row in rows.iter().filter(|row| row.state == SandboxState::Running) {
-            if let Err(error) = self.sandboxes.stop(account, row.id, None, false).await {
+            let boxes = self.sandboxes.boxes();
+            if boxes.is_saving(account, row.id) {
+                continue;
+            }
+            if let Err(error) = boxes.stop_again(row.id, EndReason::Stopped).await {
                 tracing::warn!(sandbox = %row.id, error = %error.chain(), "a sandbox of a suspended account runs on");
             }
         }
@@ -100,6 +114,7 @@ impl Services {
     async fn erase_account(&self, account: AccountId) -> Result<()> {
         self.cancel_turns(account).await?;
         self.erase_sandboxes(account).await?;
+        self.erase_files(account).await?;
         self.erase_conversations(account).await?;
         while self.stores.accounts.erase(account, BATCH).await? > 0 {
             // Others have the database in between.
@@ -113,10 +128,9 @@ impl Services {
         Ok(())
     }
 
-    /// Boxes, volumes, versions and rows of every sandbox, also of those that were ended before. Versions go when no sandbox is
-    /// left that could share them.
+    /// Boxes and volumes of every sandbox.
     async fn erase_sandboxes(&self, account: AccountId) -> Result<()> {
-        let mut how =
+        let how =
             EndSandbox { sync: false, force: true, volumes: Some(Volumes::Delete), delete_versions: false };
         for row in self.rows_of(account, None).await? {
             match self.sandboxes.end(account, row.id, &how).await {
@@ -124,15 +138,16 @@ impl Services {
                 _ => {}
             }
         }
-        how.delete_versions = true;
+        Ok(())
+    }
+
+    /// Everything in buckets, also of sandboxes that were ended before, and then their rows, which tell where that is.
+    async fn erase_files(&self, account: AccountId) -> Result<()> {
+        let done = self.sandboxes.delete_files_of(account).await?;
+        if let Some((place, why)) = done.left.first() {
+            return Err(Error::unavailable(format!("files at {place} cannot be deleted now: {why}")));
+        }
         for row in self.rows_of(account, Some(SandboxState::Terminated)).await? {
-            match self.sandboxes.end(account, row.id, &how).await {
-                // Only its template knew where they are: an operator who deletes templates keeps their buckets.
-                Err(error) if error.code() == NO_TEMPLATE => {
-                    tracing::warn!(sandbox = %row.id, error = %error.chain(), "versions of a deleted account stay in their bucket");
-                }
-                ended => drop(ended?),
-            }
             self.sandboxes.boxes().purge(row.id, Volumes::Delete).await?;
         }
         Ok(())

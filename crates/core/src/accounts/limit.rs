@@ -112,13 +112,20 @@ impl Limit {
 
     /// Reads a value as people write it. `None` where it is not a number that this limit can have.
     pub fn parse(self, number: f64) -> Option<u64> {
-        if !number.is_finite() || number < 0.0 {
+        let least = if matches!(self, Limit::IdleSeconds | Limit::LifetimeSeconds) { 1.0 } else { 0.0 };
+        if !number.is_finite() || number < least {
             return None;
         }
         let scaled = if self.is_fraction() { number * MILLI } else { number };
         let whole = scaled.round();
         let fits = whole <= MOST as f64 && (self.is_fraction() || whole == number);
         fits.then_some(whole as u64)
+    }
+
+    /// What an account uses of this limit, where that is counted.
+    pub fn in_use(self, limits: &AccountLimits, used: Option<u64>) -> LimitUse {
+        let value = limits.get(self).map(|value| self.shown(value));
+        LimitUse { name: self.name().to_owned(), value, used: used.map(|used| self.shown(used)) }
     }
 
     /// The value as people read it.
@@ -140,7 +147,7 @@ impl Limit {
         let (value, used) = (self.shown(value), self.shown(used));
         let verb = if code == "over_limit" { "asked for" } else { "in use" };
         let message = format!("{what}: the account's limit `{self}` is {value}, {verb}: {used}");
-        let limit = LimitUse { name: self.name().to_owned(), value: Some(value), used };
+        let limit = LimitUse { name: self.name().to_owned(), value: Some(value), used: Some(used) };
         Error::new(kind, message).with_code(code).with_limit(limit)
     }
 }
@@ -241,7 +248,7 @@ mod tests {
     fn k8_a_refusal_tells_name_value_and_use() {
         let error = Limit::Cpus.reached(1500, 1250, "the sandbox cannot be started");
         let limit = error.limit().unwrap();
-        assert_eq!((limit.name.as_str(), limit.value, limit.used), ("cpus", Some(1.5), 1.25));
+        assert_eq!((limit.name.as_str(), limit.value, limit.used), ("cpus", Some(1.5), Some(1.25)));
         assert_eq!(error.code(), "limit_reached");
         for part in ["`cpus`", "1.5", "1.25"] {
             assert!(error.to_string().contains(part), "{error}");

@@ -1,11 +1,8 @@
 //! What an account uses of its limits.
 
-use super::limit::{AccountLimits, Limit};
+use super::limit::Limit;
 use crate::{Result, Services, ports::store::Day};
-use seawall_api::{
-    AccountId,
-    account::{AccountUsage, LimitUse},
-};
+use seawall_api::{AccountId, account::AccountUsage};
 
 impl Services {
     /// Every limit of an account that counts something, with what is in use now. Bounds per sandbox have no use of
@@ -16,21 +13,25 @@ impl Services {
         let conversations = self.stores.conversations.count(account).await?;
         let charged = self.stores.tokens.charge(account, &[], Day::of(self.clock.now())).await?;
         let stored = self.stores.stored.total(account).await?;
+        let held = self.sandboxes.boxes().held(account).await;
         let uses = [
-            (Limit::Sandboxes, counts.sandboxes),
-            (Limit::RunningSandboxes, counts.running),
-            (Limit::DiskMb, counts.disk_mb),
-            (Limit::Conversations, conversations),
-            (Limit::StoredMb, stored.div_ceil(1 << 20)),
-            (Limit::TokensPerDay, charged.day),
-            (Limit::TokensPerMonth, charged.month),
+            (Limit::Sandboxes, Some(counts.sandboxes)),
+            (Limit::RunningSandboxes, Some(counts.running)),
+            (Limit::Cpus, None),
+            (Limit::MemoryMb, held.memory_bytes.map(to_mb)),
+            (Limit::Processes, held.processes),
+            (Limit::DiskIoMbS, None),
+            (Limit::DiskMb, Some(counts.disk_mb)),
+            (Limit::Conversations, Some(conversations)),
+            (Limit::StoredMb, Some(to_mb(stored))),
+            (Limit::TokensPerDay, Some(charged.day)),
+            (Limit::TokensPerMonth, Some(charged.month)),
         ];
-        let limits = uses.into_iter().map(|(limit, used)| limit_use(&limits, limit, used)).collect();
+        let limits = uses.into_iter().map(|(limit, used)| limit.in_use(&limits, used)).collect();
         Ok(AccountUsage { account_id: account, limits })
     }
 }
 
-fn limit_use(limits: &AccountLimits, limit: Limit, used: u64) -> LimitUse {
-    let value = limits.get(limit).map(|value| limit.shown(value));
-    LimitUse { name: limit.name().to_owned(), value, used: limit.shown(used) }
+fn to_mb(bytes: u64) -> u64 {
+    bytes.div_ceil(1 << 20)
 }

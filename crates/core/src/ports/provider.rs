@@ -127,6 +127,13 @@ pub struct BoxUsage {
     pub cpu_seconds: Option<f64>,
 }
 
+/// What all boxes of an account hold together. `None` where that is not known.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct AccountUse {
+    pub memory_bytes: Option<u64>,
+    pub processes: Option<u64>,
+}
+
 /// A data volume, with or without a box.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct VolumeInfo {
@@ -236,6 +243,11 @@ pub trait Provider: Send + Sync {
     /// What a box uses now, as far as that can be told.
     async fn usage(&self, _id: SandboxId) -> Result<BoxUsage> {
         Ok(BoxUsage::default())
+    }
+
+    /// What all boxes of an account use now, as far as that can be told.
+    async fn account_use(&self, _account: AccountId) -> Result<AccountUse> {
+        Ok(AccountUse::default())
     }
 
     /// Every data volume. Those of boxes that are gone are there until somebody removes them.

@@ -4,18 +4,27 @@ use super::Sandboxes;
 use crate::{
     Error, Result,
     accounts::{Admission, Counts, Ledger, LiveBoxes, Mark, Request},
-    ports::{BoxState, Record},
+    ports::{AccountUse, BoxState, Record},
 };
 use async_trait::async_trait;
-use seawall_api::{AccountId, ErrorKind, SandboxId, sandbox::SandboxState};
+use seawall_api::{
+    AccountId, ErrorKind, SandboxId,
+    sandbox::{SandboxSpec, SandboxState},
+};
 use tracing::Instrument as _;
+
+/// The disk that is counted for a sandbox: its own, and as much for a volume that it shares, whoever else is counted for that.
+pub(crate) fn counted_disk(spec: &SandboxSpec) -> u64 {
+    let images = 1 + u64::from(spec.volume.is_some());
+    spec.limits.disk_mb.unwrap_or(0).saturating_mul(images)
+}
 
 /// Why a box is started.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Purpose {
     /// For its account, within its limits.
     Use,
-    /// To save its files, which no limit may prevent. It is counted all the same.
+    /// To save its files, which no limit may prevent. Nobody else may use it.
     Save,
 }
 
@@ -26,12 +35,12 @@ impl Sandboxes {
         let request = Request {
             account: record.account_id,
             sandbox: record.id,
-            disk_mb: record.spec.limits.disk_mb.unwrap_or(0),
+            disk_mb: counted_disk(&record.spec),
             start,
         };
         let admission = match purpose {
             Purpose::Use => ledger.admit(request, self).await?,
-            Purpose::Save => ledger.count(request).await?,
+            Purpose::Save => ledger.save(request).await?,
         };
         self.set_totals(ledger, record).await?;
         Ok(admission)
@@ -61,6 +70,33 @@ impl Sandboxes {
         }
     }
 
+    /// Refuses an account that has all the bytes in buckets that it may have.
+    pub(crate) async fn refuse_full(&self, account: AccountId) -> Result<()> {
+        match self.inner.ledger.get() {
+            Some(ledger) => ledger.refuse_full(account).await,
+            None => Ok(()),
+        }
+    }
+
+    /// Whether a box runs only to be saved.
+    pub(crate) fn is_saving(&self, account: AccountId, id: SandboxId) -> bool {
+        self.inner.ledger.get().is_some_and(|ledger| ledger.is_saving(account, id))
+    }
+
+    /// Lets its account use a box that was started only to be saved, where its limits allow that. For one who stands in
+    /// the sandbox's queue.
+    pub(crate) async fn take_place(&self, account: AccountId, id: SandboxId) -> Result<()> {
+        match self.is_saving(account, id) {
+            true => self.admit(&self.record(id).await?, true, Purpose::Use).await.map(drop),
+            false => Ok(()),
+        }
+    }
+
+    /// Keeps the place of one that runs while it is stopped and started again.
+    pub(crate) async fn keep_place(&self, id: SandboxId) -> Result<Admission> {
+        self.admit(&self.record(id).await?, true, Purpose::Save).await
+    }
+
     /// To be taken before a box is stopped or removed.
     pub(super) fn mark(&self, record: &Record) -> Option<(Ledger, Mark)> {
         let ledger = self.inner.ledger.get()?;
@@ -72,6 +108,27 @@ impl Sandboxes {
         if let Some(ledger) = self.inner.ledger.get() {
             ledger.forget(account);
         }
+    }
+
+    /// What all boxes of an account hold together, of the providers that know.
+    pub async fn held(&self, account: AccountId) -> AccountUse {
+        let mut sum = AccountUse::default();
+        let add = |sum: Option<u64>, more: Option<u64>| match (sum, more) {
+            (Some(sum), Some(more)) => Some(sum.saturating_add(more)),
+            (sum, more) => sum.or(more),
+        };
+        for provider in self.inner.providers.all() {
+            match provider.account_use(account).await {
+                Ok(used) => {
+                    sum.memory_bytes = add(sum.memory_bytes, used.memory_bytes);
+                    sum.processes = add(sum.processes, used.processes);
+                }
+                Err(error) => {
+                    tracing::warn!(%account, provider = provider.name(), error = %error.chain(), "what an account uses is not known");
+                }
+            }
+        }
+        sum
     }
 
     /// What an account has and runs now. Zero where nothing is counted.

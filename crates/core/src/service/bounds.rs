@@ -5,7 +5,8 @@ use crate::{
     Error, Result,
     accounts::{AccountLimits, Limit},
     ports::Provider,
-    sandboxes::check_spec,
+    sandboxes::{check_spec, counted_disk},
+    templates::Template,
 };
 use seawall_api::{AccountId, ErrorKind, sandbox::SandboxSpec};
 
@@ -43,22 +44,42 @@ impl SandboxService {
             asked.max_processes = Some(most);
         })?;
         bound(&limits, Limit::SandboxDiskMb, asked.disk_mb, None, |most| asked.disk_mb = Some(most))?;
+        // Nobody has a default for this: without a word it is as much as the disk has.
+        let io = usual.disk_io_mb_s.or(Some(u64::MAX));
+        bound(&limits, Limit::SandboxDiskIoMbS, asked.disk_io_mb_s, io, |most| {
+            asked.disk_io_mb_s = Some(most);
+        })?;
         Ok(spec)
     }
 
     /// Idle time and lifetime end at the account's bound; where it has none, at the server's.
     fn limit_times(&self, spec: &mut SandboxSpec, limits: &AccountLimits) {
         let server = self.timeouts;
-        let least = |asked: Option<u64>, most: Option<u64>| match (asked, most.filter(|most| *most > 0)) {
+        let least = |asked: Option<u64>, most: Option<u64>| match (asked, most) {
             (Some(asked), Some(most)) if asked == 0 || asked > most => Some(most),
             (None, most) => most,
             (asked, _) => asked,
         };
         let times = &mut spec.timeouts;
-        let idle = limits.get(Limit::IdleSeconds).or(server.idle_seconds);
-        let lifetime = limits.get(Limit::LifetimeSeconds).or(server.max_lifetime_seconds);
+        // Zero is the value of a setting that cannot be read: as little as there is, and not as much. The server's own
+        // zero means that sandboxes do not end by themselves.
+        let bound = |limit: Limit, server: Option<u64>| {
+            limits.get(limit).map(|most| most.max(1)).or(server.filter(|most| *most > 0))
+        };
+        let idle = bound(Limit::IdleSeconds, server.idle_seconds);
+        let lifetime = bound(Limit::LifetimeSeconds, server.max_lifetime_seconds);
         times.idle_seconds = least(times.idle_seconds, idle);
         times.max_lifetime_seconds = least(times.max_lifetime_seconds, lifetime);
+    }
+
+    /// The disk that a sandbox of a template would have, as far as the account's limits count it.
+    pub(crate) async fn disk_of(&self, account: AccountId, template: &Template) -> Result<u64> {
+        let provider = template.sandbox.provider.as_deref();
+        let provider = provider.unwrap_or(self.sandboxes.providers().default_name()).to_owned();
+        let provides = self.sandboxes.providers().get(&provider)?;
+        let spec = template.spec(provides.capabilities().isolation)?;
+        let spec = SandboxSpec { volume: template.sync.volume.clone(), ..spec };
+        Ok(counted_disk(&self.bounded(account, spec, &*provides, false).await?))
     }
 
     /// Every new volume of a tenant has a limit, or the operator said that it need not.

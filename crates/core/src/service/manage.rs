@@ -1,8 +1,8 @@
 //! Making, looking, stopping, ending: a sandbox as a thing of its account.
 
 use super::{
-    Closing, SandboxService, Wanted, coded, created,
-    entrances::Closed,
+    SandboxService, Wanted, coded, created,
+    ending::Ending,
     owned::{NO_TEMPLATE, gone},
 };
 use crate::{
@@ -24,7 +24,6 @@ use seawall_api::{
     http::{CreateSandbox, ProviderInfo, SandboxMetrics},
     sandbox::{EndReason, HostMount, Sandbox, SandboxInfo, SandboxSpec, SandboxState, WORKDIR},
 };
-use seawall_sync::engine::SyncReport;
 use serde_json::{Map, Value};
 use std::time::Duration;
 
@@ -221,6 +220,7 @@ impl SandboxService {
             }
             return self.get(account, id).await;
         }
+        refuse_to_keep(account, how.volumes)?;
         if !how.force {
             self.refuse_if_busy(account, id).await?;
         }
@@ -281,66 +281,21 @@ impl SandboxService {
             }
             done => done.map_err(|error| error.with_code("hook_failed"))?,
         }
-        let state = self.sandboxes.get(id).await?.state;
         // Until it is gone.
-        let (mut synced, mut closed) = (false, None);
-        // What was never started has nothing to save.
-        if how.sync
-            && !matches!(state, SandboxState::Created | SandboxState::Creating | SandboxState::Stopping)
-        {
-            match self.save_for_good(wanted, state, &mut closed).await {
-                Ok(report) => synced = report.is_some_and(|report| report.problems.is_empty()),
-                Err(error) if how.force => {
-                    tracing::error!(sandbox = %id, error = %error.chain(), "terminated by force, with work that no bucket has");
-                }
-                Err(error) => return Err(not_terminated(id, error)),
-            }
-        }
+        let mut ending = Ending::default();
+        let synced = match how.sync {
+            true => self.saved_for_good(wanted, how.force, &mut ending).await?,
+            false => false,
+        };
         if how.force {
             self.sandboxes.give_up_unsynced(id).await?;
         }
         // What is in the bucket need not be here; what is not, stays. A volume that others may use stays unless told.
         let shares = self.row(wanted.account, id).await?.spec.volume.is_some();
-        let volumes = how.volumes.unwrap_or(if synced && !shares { Volumes::Delete } else { Volumes::Keep });
+        // Nobody counts what tenants leave behind, so they leave nothing. A volume that others use stays in any case.
+        let gone = wanted.account != AccountId::LOCAL || (synced && !shares);
+        let volumes = how.volumes.unwrap_or(if gone { Volumes::Delete } else { Volumes::Keep });
         self.sandboxes.remove(id, volumes).await
-    }
-
-    /// The second time nothing runs in it any more: what was written during the first is saved too. Only the first
-    /// may fail the end, since until then nothing was ended.
-    async fn save_for_good(
-        &self,
-        wanted: &Wanted,
-        state: SandboxState,
-        closed: &mut Option<Closed>,
-    ) -> Result<Option<SyncReport>> {
-        let first = self.save(wanted, state).await?;
-        let id = wanted.sandbox;
-        if first.as_ref().is_none_or(|report| !report.is_complete()) {
-            return Ok(first);
-        }
-        *closed = Some(self.entrances.close(id, Closing::End));
-        let again = async {
-            self.sandboxes.stop(id, GRACE).await?;
-            self.sandboxes.start_to_save(id).await?;
-            self.push(wanted).await
-        };
-        match again.await {
-            Ok(report) => Ok(report),
-            Err(error) => {
-                tracing::error!(sandbox = %id, error = %error.chain(), "its last changes are not in the bucket; its volume is kept");
-                Ok(None)
-            }
-        }
-    }
-
-    async fn save(&self, wanted: &Wanted, state: SandboxState) -> Result<Option<SyncReport>> {
-        if self.workspaces(wanted).await?.is_none() {
-            return Ok(None);
-        }
-        if state != SandboxState::Running {
-            self.start_to_save(wanted.account, wanted.sandbox).await?;
-        }
-        self.push(wanted).await
     }
 
     /// V6. The service's own keys stay as they are.
@@ -445,9 +400,12 @@ fn with_wishes(template: SandboxSpec, ask: &CreateSandbox) -> SandboxSpec {
     spec
 }
 
-fn not_terminated(id: SandboxId, error: Error) -> Error {
-    let message =
-        format!("sandbox {id} was not terminated: its files could not be saved; use force to do without");
-    let kind = if error.is_retryable() { error.kind() } else { ErrorKind::Conflict };
-    Error::new(kind, message).with_code("sync_failed").with_source(error)
+/// The disk of what was ended is counted for nobody.
+fn refuse_to_keep(account: AccountId, volumes: Option<Volumes>) -> Result<()> {
+    if volumes != Some(Volumes::Keep) || account == AccountId::LOCAL {
+        return Ok(());
+    }
+    let message = "only the operator's account may keep volumes of sandboxes that are ended: files are kept as versions in the \
+                   bucket; or stop the sandbox instead";
+    Err(Error::new(ErrorKind::Denied, message).with_code("volumes_denied"))
 }

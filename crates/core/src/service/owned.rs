@@ -105,6 +105,9 @@ impl SandboxService {
             // Who may revive it waits until it is stopped.
             Closing::Stop => waking(id),
         })?;
+        if self.sandboxes.is_saving(account, id) {
+            return Err(waking(id));
+        }
         let half_made = row.template.is_some() && !super::is_ready(&row.metadata);
         match self.sandboxes.guest(id).await {
             Ok(_) if half_made => Err(waking(id)),

@@ -18,8 +18,10 @@ pub struct AccountFiles {
     pub places: u64,
     pub objects: u64,
     pub bytes: u64,
-    /// Places that could not be emptied, and why. Where there is one, the account still has files.
+    /// Places that could not be emptied now, and why. Where there is one, the account still has files.
     pub left: Vec<(String, String)>,
+    /// Places in buckets that no setting and no template names any more: whoever took those away has what is in them.
+    pub unknown: Vec<String>,
 }
 
 /// What a round over versions did.
@@ -113,7 +115,9 @@ impl SandboxService {
                 let erased = match self.workspaces.find(&buckets, account, &place).await {
                     Ok(Some((workspaces, prefix))) => workspaces.erase(&prefix).await,
                     Ok(None) => {
-                        Err(crate::Error::not_found("no bucket of the settings or of a template has it"))
+                        tracing::warn!(%account, place, "no bucket of the settings or of a template has it");
+                        done.unknown.push(place);
+                        continue;
                     }
                     Err(error) => Err(error),
                 };

@@ -41,6 +41,7 @@ impl SandboxService {
 
     /// S7.
     pub async fn sync(&self, account: AccountId, id: SandboxId, options: Options) -> Result<SyncReport> {
+        self.sandboxes.refuse_full(account).await?;
         self.guest(account, id).await?;
         let row = self.live_row(account, id).await?;
         let (wanted, workspaces) = self.wanted_place(&row).await?;
@@ -161,6 +162,7 @@ impl SandboxService {
 
     /// Brings a version back, or a part of it.
     pub async fn restore(&self, account: AccountId, id: SandboxId, ask: &RestoreVersion) -> Result<Restored> {
+        self.sandboxes.refuse_full(account).await?;
         let from = match ask.from {
             // It must be theirs too.
             Some(from) => Some(self.row(account, from).await?),

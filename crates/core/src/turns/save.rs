@@ -20,10 +20,10 @@ impl Turns {
             return Ok(None);
         }
         let work = async {
-            if there != SandboxState::Running {
-                service.start_to_save(wanted.account, wanted.sandbox).await?;
+            match there {
+                SandboxState::Running => service.push(wanted).await,
+                _ => service.rescue(wanted.account, wanted.sandbox, service.push(wanted)).await,
             }
-            service.push(wanted).await
         };
         // Waiting for others of the account is no fault of the bucket's.
         let _permit = service.heavy.files.enter(wanted.account).await;

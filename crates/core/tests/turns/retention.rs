@@ -19,6 +19,7 @@ use std::{sync::Arc, time::Duration};
 use tokio::time::sleep;
 
 const DAY: Duration = Duration::from_secs(86_400);
+const MINUTE: Duration = Duration::from_secs(60);
 
 fn services(world: &World) -> Services {
     let clock: Arc<dyn seawall_core::ports::Clock> = Arc::new(world.clock.clone());
@@ -82,10 +83,11 @@ async fn k11_events_go_a_week_after_their_turn_and_the_conversation_goes_on() {
 #[tokio::test(start_paused = true)]
 async fn k11_what_runs_is_never_removed() {
     let world = World::new();
-    let begun = world.turns.start(ME, ask("say one; sleep 2000000; say two")).await.unwrap();
-    let keep = Keep { conversations: Some(DAY), messages: Some(DAY), ..Keep::default() };
+    let begun = world.turns.start(ME, ask("say one; sleep 3000; say two")).await.unwrap();
+    let short = Some(MINUTE * 10);
+    let keep = Keep { conversations: short, messages: short, events: short, leases: short, ..Keep::default() };
     let retention = retention(&world, keep);
-    sleep(DAY * 20).await;
+    sleep(MINUTE * 40).await;
     let removed = round(&retention).await;
     assert_eq!((removed.events, removed.conversations, removed.leases), (0, 0, 0));
     let done = world.done(begun).await;
@@ -97,22 +99,22 @@ async fn k11_conversations_messages_and_versions_stay_unless_configured() {
     let world = World::new();
     let done = world.run(ask("say one")).await;
     let id = done.conversation();
-    sleep(DAY * 1000).await;
+    sleep(DAY * 40).await;
     round(&retention(&world, Keep::default())).await;
     assert_eq!(world.said(id).await.len(), 2);
     // The messages alone, and of those the old ones.
     let later = world.run(more(id, "say two")).await;
-    let messages = retention(&world, Keep { messages: Some(DAY * 90), ..nothing() });
+    let messages = retention(&world, Keep { messages: Some(DAY * 9), ..nothing() });
     assert_eq!(round(&messages).await, Removed { messages: 2, ..Removed::default() });
     let said = world.said(id).await;
     assert_eq!(said.iter().map(|message| message.role).collect::<Vec<_>>(), [Role::User, Role::Assistant]);
     assert_eq!(said[0].turn_id, Some(later.turn.id));
     // And the whole conversation, once nobody has talked in it for so long.
-    let conversations = retention(&world, Keep { conversations: Some(DAY * 90), ..nothing() });
-    sleep(DAY * 80).await;
+    let conversations = retention(&world, Keep { conversations: Some(DAY * 9), ..nothing() });
+    sleep(DAY * 8).await;
     assert_eq!(round(&conversations).await, Removed::default());
     let other = world.run(ask("say other")).await;
-    sleep(DAY * 20).await;
+    sleep(DAY * 2).await;
     assert_eq!(round(&conversations).await, Removed { conversations: 1, ..Removed::default() });
     let gone = world.stores.conversations.get(ME, id).await.unwrap_err();
     assert_eq!(gone.kind(), ErrorKind::NotFound);
@@ -224,9 +226,9 @@ async fn k11_nothing_keeps_the_rest() {
     let world = World::new();
     let first: ConversationId = world.run(ask("say one")).await.conversation();
     let second = world.run(ask("say two")).await.conversation();
-    let begun = world.turns.start(ME, more(first, "say three; sleep 9000000")).await.unwrap();
-    sleep(DAY * 100).await;
-    let retention = retention(&world, Keep { conversations: Some(DAY * 90), ..nothing() });
+    let begun = world.turns.start(ME, more(first, "say three; sleep 3000")).await.unwrap();
+    sleep(MINUTE * 40).await;
+    let retention = retention(&world, Keep { conversations: Some(MINUTE * 30), ..nothing() });
     assert_eq!(round(&retention).await.conversations, 1);
     assert!(world.stores.conversations.get(ME, second).await.is_err());
     assert!(world.stores.conversations.get(ME, first).await.is_ok());

@@ -56,6 +56,11 @@ impl Groups {
         lock(&self.totals).entry(account).or_default().clone()
     }
 
+    /// The group that all boxes of an account are in.
+    pub fn of_account(&self, account: AccountId) -> BoxGroup {
+        self.all.all_of(&account_group(&self.installation, &account.to_string()))
+    }
+
     /// Whether the account has a total of disk IO.
     pub fn limits_io(&self, account: AccountId) -> bool {
         lock(&self.totals_of(account)).needs(Controller::Io)

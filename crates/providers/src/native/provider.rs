@@ -27,8 +27,8 @@ use seawall_api::{
 use seawall_core::{
     Error, Result,
     ports::{
-        AccountTotals, BoxEvents, BoxInfo, BoxState, BoxUsage, Capabilities, LimitKinds, Provider, ToBox,
-        VolumeInfo, Volumes,
+        AccountTotals, AccountUse, BoxEvents, BoxInfo, BoxState, BoxUsage, Capabilities, LimitKinds,
+        Provider, ToBox, VolumeInfo, Volumes,
     },
     steps::reached,
 };
@@ -414,6 +414,14 @@ impl Provider for NativeProvider {
     async fn usage(&self, id: SandboxId) -> Result<BoxUsage> {
         let (memory_bytes, cpu_seconds) = self.inner.groups.of_box(id).used();
         Ok(BoxUsage { memory_bytes, cpu_seconds })
+    }
+
+    async fn account_use(&self, account: AccountId) -> Result<AccountUse> {
+        if account == AccountId::LOCAL {
+            return Ok(AccountUse::default());
+        }
+        let group = self.inner.groups.of_account(account);
+        Ok(AccountUse { memory_bytes: group.used().0, processes: group.processes() })
     }
 
     async fn stop(&self, id: SandboxId, grace: Duration) -> Result<()> {

@@ -69,7 +69,14 @@ async fn get_account(State(state): State<AppState>, Reader(who): Reader) -> ApiR
         Problems,
     ))]
 async fn account_usage(State(state): State<AppState>, Reader(who): Reader) -> ApiResult<Json<AccountUsage>> {
-    Ok(Json(state.services().account_usage(who.account).await?))
+    Ok(Json(usage(&state, who.account).await?))
+}
+
+/// With what is open in this server.
+async fn usage(state: &AppState, account: AccountId) -> ApiResult<AccountUsage> {
+    let mut usage = state.services().account_usage(account).await?;
+    usage.limits.extend(state.open_now(account).await?);
+    Ok(usage)
 }
 
 /// What another account uses of each of its limits. For operators.
@@ -87,7 +94,7 @@ async fn usage_of_account(
 ) -> ApiResult<Json<AccountUsage>> {
     operator(&who)?;
     state.services().stores.accounts.get(account).await?;
-    Ok(Json(state.services().account_usage(account).await?))
+    Ok(Json(usage(&state, account).await?))
 }
 
 /// Replaces all settings of the account. They limit it, so they are the operator's to set.

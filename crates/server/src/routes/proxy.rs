@@ -327,7 +327,9 @@ async fn check_token(state: &AppState, token: &str, id: SandboxId, port: u16) ->
         Some(account) => services.sandboxes.this_life(account, id).await.unwrap_or(id),
         None => id,
     };
-    Ok(services.keys.check_port_token(token, life, port)?)
+    let account = services.keys.check_port_token(token, life, port)?;
+    services.keys.check_account(account).await?;
+    Ok(account)
 }
 
 pub fn is_https(state: &AppState, headers: &HeaderMap) -> bool {

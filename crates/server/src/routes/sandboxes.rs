@@ -147,7 +147,8 @@ struct EndQuery {
     sync: Option<bool>,
     /// Also where they cannot be saved. False unless said.
     force: Option<bool>,
-    /// `keep` or `delete`. They go where the bucket has them, unless said; one that sandboxes share stays.
+    /// `keep` or `delete`. They go where the bucket has them, unless said; one that sandboxes share stays. Those of
+    /// accounts other than the operator's always go, but for one that another sandbox uses.
     #[param(value_type = Option<String>)]
     volumes: Option<Volumes>,
     /// `keep` or `delete`: what becomes of all versions of its files. They stay unless said. With `delete` its files are

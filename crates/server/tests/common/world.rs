@@ -211,7 +211,7 @@ fn services(
     let providers = Providers::new("mock", vec![provider]).unwrap();
     let catalog = AccountCatalog::new(stores.accounts.clone(), setup.limits);
     let stores = accounts::limited(stores, &catalog);
-    let ledger = Ledger::new(stores.sandboxes.clone(), catalog.clone());
+    let ledger = Ledger::new(stores.sandboxes.clone(), stores.stored.clone(), catalog.clone());
     let boxes = Sandboxes::new(providers, Arc::new(records), clock.clone()).with_ledger(ledger);
     let hooks = Hooks::new(stores.hook_runs.clone(), stores.outbox.clone(), boxes.clone(), clock.clone());
     let buckets = Arc::new(OneBucket(setup.bucket.clone()));
