@@ -14,11 +14,12 @@ use seawall_core::{
         BoxState, Provider as _,
         store::{ConversationFilter, Page, SandboxFilter},
     },
+    templates::{SyncPart, Template},
 };
 use seawall_sync::bucket::{MemoryBucket, SharedBucket};
 use serde_json::{Value, json};
 use std::sync::Arc;
-use world::{Setup, World};
+use world::{Setup, World, template};
 
 fn limits(values: &[(Limit, u64)]) -> AccountLimits {
     let mut limits = AccountLimits::NONE;
@@ -149,7 +150,8 @@ async fn k8_stored_bytes_refuse_new_work_and_no_end() {
 /// A bucket that cannot be had: the mock's guest has no files.
 async fn without_bucket(values: &[(Limit, u64)]) -> World {
     let bucket = Some(Arc::new(MemoryBucket::default()) as SharedBucket);
-    World::with(Setup { limits: limits(values), bucket, ..Setup::default() }).await
+    let kept = Template { sync: SyncPart::default(), ..template("kept") };
+    World::with(Setup { limits: limits(values), bucket, templates: vec![kept], ..Setup::default() }).await
 }
 
 async fn runs(world: &World, id: &str) -> bool {
@@ -163,7 +165,7 @@ async fn k8_an_end_that_cannot_save_leaves_nothing_running() {
     let world = without_bucket(&[(Limit::RunningSandboxes, 1)]).await;
     let mut stopped = Vec::new();
     for _ in 0..6 {
-        let (status, made) = ask(&world, "POST", "/sandboxes", json!({})).await;
+        let (status, made) = ask(&world, "POST", "/sandboxes", json!({"template": "kept"})).await;
         assert_eq!(status, StatusCode::CREATED, "{made}");
         let id = made["id"].as_str().unwrap().to_owned();
         let (status, _) = ask(&world, "POST", &format!("/sandboxes/{id}/stop"), json!({"force": true})).await;

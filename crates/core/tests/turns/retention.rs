@@ -85,7 +85,8 @@ async fn k11_what_runs_is_never_removed() {
     let world = World::new();
     let begun = world.turns.start(ME, ask("say one; sleep 3000; say two")).await.unwrap();
     let short = Some(MINUTE * 10);
-    let keep = Keep { conversations: short, messages: short, events: short, leases: short, ..Keep::default() };
+    let keep =
+        Keep { conversations: short, messages: short, events: short, leases: short, ..Keep::default() };
     let retention = retention(&world, keep);
     sleep(MINUTE * 40).await;
     let removed = round(&retention).await;
