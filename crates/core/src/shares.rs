@@ -170,10 +170,12 @@ pub struct HeavyWork {
 impl Default for HeavyWork {
     fn default() -> Self {
         let cores = std::thread::available_parallelism().map_or(2, usize::from);
+        // What one account starts or saves keeps half of the processors at the most.
+        let half = cores.div_ceil(2);
         HeavyWork {
-            starts: Shares::new(2 * cores, 16 * cores),
+            starts: Shares::new(half, 16 * cores),
             ends: Shares::new(8 * cores, 64 * cores),
-            files: Shares::new(2 * cores, 16 * cores),
+            files: Shares::new(half, 16 * cores),
             rescues: Shares::new(1, 4 * cores),
         }
     }

@@ -28,6 +28,8 @@ use std::{
 
 /// Raw bytes that become one piece of the body. A multiple of three, for base64.
 const PIECE: usize = 12 << 10;
+/// After so many bytes of the body others run.
+const TURN: usize = 128 << 10;
 /// After so many raw bytes the measuring task lets others run.
 const PAUSE: usize = 1 << 20;
 const REPLACEMENT: &[u8] = "\u{fffd}".as_bytes();
@@ -59,7 +61,7 @@ pub(super) async fn answer(done: Captured, encoding: Encoding) -> Result<Respons
         Part::Output(Source::new(stderr)),
         Part::Whole(tail.into()),
     ]);
-    let body = ExecBody { parts, encoding, left, room };
+    let body = ExecBody { parts, encoding, left, room, written: 0 };
     Ok(([(CONTENT_TYPE, HeaderValue::from_static("application/json"))], Body::new(body)).into_response())
 }
 
@@ -75,6 +77,8 @@ struct ExecBody {
     /// Bytes that are still to be sent.
     left: u64,
     room: Option<Reservation>,
+    /// Bytes since others could run last.
+    written: usize,
 }
 
 impl ExecBody {
@@ -114,9 +118,17 @@ impl HttpBody for ExecBody {
 
     fn poll_frame(
         mut self: Pin<&mut Self>,
-        _: &mut Context<'_>,
+        cx: &mut Context<'_>,
     ) -> Poll<Option<std::result::Result<Frame<Bytes>, Infallible>>> {
-        Poll::Ready(self.next().map(|piece| Ok(Frame::data(piece))))
+        // A client that reads as fast as this is written would have the thread until the end.
+        if self.written >= TURN {
+            self.written = 0;
+            cx.waker().wake_by_ref();
+            return Poll::Pending;
+        }
+        let next = self.next();
+        self.written += next.as_ref().map_or(0, Bytes::len);
+        Poll::Ready(next.map(|piece| Ok(Frame::data(piece))))
     }
 
     fn is_end_stream(&self) -> bool {
