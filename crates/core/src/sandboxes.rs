@@ -8,6 +8,7 @@ mod attend;
 pub(crate) mod check;
 mod disk;
 mod make;
+mod stop;
 mod sweep;
 mod unsynced;
 mod volumes;
@@ -241,48 +242,6 @@ impl Sandboxes {
         self.note_started(&provider, &record).await?;
         tracing::info!(sandbox = %id, provider = provider.name(), "sandbox started");
         Ok(info(&record, Some(&found)))
-    }
-
-    /// Ends every process in it, politely and after `grace` by force. A grace beyond [`MAX_GRACE`] is cut to that.
-    pub async fn stop(&self, id: SandboxId, grace: Duration) -> Result<SandboxInfo> {
-        self.stop_because(id, grace, EndReason::Stopped).await
-    }
-
-    /// As [`Sandboxes::stop`], with the reason that it will have.
-    pub async fn stop_because(
-        &self,
-        id: SandboxId,
-        grace: Duration,
-        reason: EndReason,
-    ) -> Result<SandboxInfo> {
-        let record = self.record(id).await?;
-        unsynced::check(&record)?;
-        self.stop_box(record, grace, reason).await
-    }
-
-    /// Stops a box that was started only to be saved, whether it was or not: its volume stays.
-    pub(crate) async fn stop_again(&self, id: SandboxId, reason: EndReason) -> Result<SandboxInfo> {
-        self.stop_box(self.record(id).await?, Duration::ZERO, reason).await
-    }
-
-    async fn stop_box(&self, mut record: Record, grace: Duration, reason: EndReason) -> Result<SandboxInfo> {
-        let id = record.id;
-        let provider = self.inner.providers.get(&record.provider)?;
-        let found = self.find_box(&record.provider, id).await?;
-        let now = info(&record, found.as_ref());
-        if found.is_none() || lifecycle::answer(now.state, Ask::Stop) == Answer::Nothing {
-            return Ok(now);
-        }
-        self.forget_guest(id).await;
-        let mark = self.mark(&record);
-        provider.stop(id, grace.min(MAX_GRACE)).await?;
-        admit::count_stopped(&mark, &record);
-        record.state = SandboxState::Stopped;
-        tracing::info!(sandbox = %id, %reason, "sandbox stopped");
-        record.reason = Some(reason);
-        self.note(&record).await;
-        let found = self.find_box(&record.provider, id).await?;
-        Ok(info(&record, found.as_ref()))
     }
 
     /// Works from every state. The record of one that has a template stays, as terminated: its conversation can

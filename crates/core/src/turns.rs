@@ -15,6 +15,7 @@ mod follow;
 mod hold;
 mod lanes;
 mod live;
+mod look;
 mod manage;
 mod pump;
 mod room;
@@ -246,15 +247,6 @@ impl Turns {
             }
             other => other.map_err(refused),
         }
-    }
-
-    /// Refuses what the account's limits refuse: a new sandbox with its disk, or one more that runs.
-    async fn look(&self, account: AccountId, sandbox: SandboxId, template: &Template) -> Result<()> {
-        let (service, rows) = (&self.inner.service, &self.inner.stores.sandboxes);
-        let there = rows.find(sandbox).await?.is_some_and(|row| row.state != SandboxState::Terminated);
-        // That of one that is there is counted.
-        let disk_mb = if there { 0 } else { service.disk_of(account, template).await? };
-        service.boxes().look(account, sandbox, disk_mb).await
     }
 
     /// Anew each time: while one waits, the conversation gets its sandbox, and its answer. `places`: the lanes in which the

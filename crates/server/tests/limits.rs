@@ -202,6 +202,43 @@ async fn k8_a_sandbox_asks_for_no_more_than_its_account_may_have() {
     assert_eq!(boxes(&world).await, 0);
 }
 
+/// What nobody asks for is bounded too, and a setting that cannot be read is as little as there is.
+#[tokio::test]
+async fn k9_what_is_not_asked_for_is_within_the_limits() {
+    let world =
+        world(&[(Limit::SandboxDiskIoMbS, 50), (Limit::IdleSeconds, 0), (Limit::LifetimeSeconds, 60)]).await;
+    for asked in [json!({}), json!({"timeouts": {"idle_seconds": 0, "max_lifetime_seconds": 0}})] {
+        let (status, made) = ask(&world, "POST", "/sandboxes", asked).await;
+        assert_eq!(status, StatusCode::CREATED, "{made}");
+        let spec = &made["spec"];
+        assert_eq!(spec["limits"]["disk_io_mb_s"], 50, "{made}");
+        assert_eq!(spec["timeouts"], json!({"idle_seconds": 1, "max_lifetime_seconds": 60}), "{made}");
+    }
+    let more = json!({"limits": {"disk_io_mb_s": 51}});
+    let (status, answer) = ask(&world, "POST", "/sandboxes", more).await;
+    assert_eq!((status, &answer["code"]), (StatusCode::FORBIDDEN, &json!("over_limit")), "{answer}");
+}
+
+#[tokio::test]
+async fn k8_usage_tells_of_every_limit_that_adds_up() {
+    let world = world(&[(Limit::Streams, 3), (Limit::MemoryMb, 100)]).await;
+    ask(&world, "POST", "/sandboxes", json!({})).await;
+    let (_, usage) = ask(&world, "GET", "/account/usage", Value::Null).await;
+    let told: Vec<&str> =
+        usage["limits"].as_array().unwrap().iter().map(|limit| limit["name"].as_str().unwrap()).collect();
+    let single = |limit: &Limit| limit.name().starts_with("sandbox_") || limit.name().ends_with("_seconds");
+    let mut expected: Vec<&str> =
+        Limit::ALL.iter().filter(|limit| !single(limit)).map(|limit| limit.name()).collect();
+    let mut found = told.clone();
+    expected.sort();
+    found.sort();
+    assert_eq!(found, expected);
+    let of =
+        |name: &str| usage["limits"].as_array().unwrap().iter().find(|limit| limit["name"] == name).unwrap();
+    assert_eq!((&of("streams")["value"], &of("streams")["used"]), (&json!(3.0), &json!(0.0)));
+    assert_eq!((&of("sandboxes")["used"], &of("memory_mb")["value"]), (&json!(1.0), &json!(100.0)));
+}
+
 #[tokio::test]
 async fn k8_parallel_conversations_never_exceed_the_limit() {
     let world = world(&[(Limit::Conversations, 3)]).await;

@@ -147,7 +147,8 @@ impl SandboxService {
     /// Pushes what changed (S6). None: its files go nowhere.
     pub async fn push(&self, wanted: &Wanted) -> Result<Option<SyncReport>> {
         let Some(workspaces) = self.workspaces(wanted).await? else { return Ok(None) };
-        let report = workspaces.sync_files(wanted.sandbox, Options::default()).await?;
+        // A sync is large, and so would be whoever waits for it.
+        let report = Box::pin(workspaces.sync_files(wanted.sandbox, Options::default())).await?;
         self.note_synced(wanted, &workspaces, report.version.as_ref()).await;
         Ok(Some(report))
     }

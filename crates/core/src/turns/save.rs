@@ -22,7 +22,8 @@ impl Turns {
         let work = async {
             match there {
                 SandboxState::Running => service.push(wanted).await,
-                _ => service.rescue(wanted.account, wanted.sandbox, service.push(wanted)).await,
+                // Rare, and large.
+                _ => Box::pin(service.rescue(wanted.account, wanted.sandbox, service.push(wanted))).await,
             }
         };
         // Waiting for others of the account is no fault of the bucket's.

@@ -5,6 +5,7 @@
 
 use super::{limits::Bounds, spares::MakeGroup};
 use seawall_api::{AccountId, SandboxId, sandbox::Limits};
+use seawall_core::ports::AccountUse;
 use seawall_jail::cgroup::{self, BoxGroup, Cgroups, Controller, account_group};
 use std::{
     collections::{BTreeSet, HashMap},
@@ -56,9 +57,13 @@ impl Groups {
         lock(&self.totals).entry(account).or_default().clone()
     }
 
-    /// The group that all boxes of an account are in.
-    pub fn of_account(&self, account: AccountId) -> BoxGroup {
-        self.all.all_of(&account_group(&self.installation, &account.to_string()))
+    /// What all boxes of an account use together. The operator's have no group of their own.
+    pub fn used_by(&self, account: AccountId) -> AccountUse {
+        if account == AccountId::LOCAL {
+            return AccountUse::default();
+        }
+        let group = self.all.all_of(&account_group(&self.installation, &account.to_string()));
+        AccountUse { memory_bytes: group.used().0, processes: group.processes() }
     }
 
     /// Whether the account has a total of disk IO.

@@ -417,11 +417,7 @@ impl Provider for NativeProvider {
     }
 
     async fn account_use(&self, account: AccountId) -> Result<AccountUse> {
-        if account == AccountId::LOCAL {
-            return Ok(AccountUse::default());
-        }
-        let group = self.inner.groups.of_account(account);
-        Ok(AccountUse { memory_bytes: group.used().0, processes: group.processes() })
+        Ok(self.inner.groups.used_by(account))
     }
 
     async fn stop(&self, id: SandboxId, grace: Duration) -> Result<()> {
