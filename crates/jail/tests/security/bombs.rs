@@ -100,8 +100,7 @@ async fn ensure_stops(yard: &Yard, cell: &Cell) -> Result<()> {
     yard.provider.stop(cell.id, Duration::from_secs(1)).await?;
     let took = began.elapsed();
     ensure!(took < Duration::from_secs(10), "stopping took {took:?}");
-    let left = cell.processes();
-    ensure!(left.is_empty(), "processes are left: {left:?}");
+    cell.ensure_reaped().await?;
     ensure!(yard.provider.get(cell.id).await?.state == BoxState::Stopped, "it says that it runs");
     Ok(())
 }

@@ -218,13 +218,25 @@ impl Cell {
         pids().into_iter().filter(|pid| space_of(*pid).as_ref() == Some(&self.space)).collect()
     }
 
+    /// No process of the box is left. The first of them may be dead already and its parent about to hear of it.
+    pub async fn ensure_reaped(&self) -> Result<()> {
+        let deadline = Instant::now() + Duration::from_secs(5);
+        loop {
+            let left = self.processes();
+            if left.is_empty() {
+                return Ok(());
+            }
+            ensure!(Instant::now() < deadline, "processes of the box are left: {left:?}");
+            sleep(Duration::from_millis(5)).await;
+        }
+    }
+
     /// Removes the box, in time and with everything that was in it.
     pub async fn remove_within(&self, patience: Duration) -> Result<()> {
         timeout(patience, self.yard.provider.remove(self.id, Volumes::Delete))
             .await
             .map_err(|_| anyhow!("the box was not removed within {patience:?}"))??;
-        let left = self.processes();
-        ensure!(left.is_empty(), "processes of the box are left: {left:?}");
+        self.ensure_reaped().await?;
         ensure!(!self.work.exists(), "its volume is left");
         Ok(())
     }
