@@ -73,7 +73,7 @@ impl Shares {
             let is_first = state.accounts.get(&account).is_none_or(|found| found.waiting.is_empty());
             if is_first && state.is_free(account) {
                 state.take(account);
-                return Permit { shares: self.clone(), account };
+                return Permit { shares: self.clone(), account, hands_on: true };
             }
             let (permit, waiting) = oneshot::channel();
             let found = state.accounts.entry(account).or_default();
@@ -94,9 +94,25 @@ impl Shares {
     fn dispatch(&self) {
         loop {
             let Some((account, waiting)) = self.state().next() else { return };
-            // One that was given up is dropped, and its permit is handed on.
-            let _ = waiting.send(Permit { shares: self.clone(), account });
+            // One that was given up is dropped, and its permit goes to the next: here, not from within its own end, which would
+            // be nested as deep as there are such.
+            let sent = waiting.send(Permit { shares: self.clone(), account, hands_on: true });
+            if let Err(mut permit) = sent {
+                permit.hands_on = false;
+            }
         }
+    }
+
+    /// A permit, where one is free now and nobody of the account waits.
+    pub fn try_enter(&self, account: AccountId) -> Option<Permit> {
+        let mut state = self.state();
+        let is_first = state.accounts.get(&account).is_none_or(|found| found.waiting.is_empty());
+        if !is_first || !state.is_free(account) {
+            return None;
+        }
+        state.take(account);
+        drop(state);
+        Some(Permit { shares: self.clone(), account, hands_on: true })
     }
 }
 
@@ -116,11 +132,20 @@ impl State {
         let at = self.queue.iter().position(|account| self.is_free(*account))?;
         let account = self.queue.remove(at)?;
         let found = self.accounts.get_mut(&account)?;
+        while found.waiting.front().is_some_and(oneshot::Sender::is_closed) {
+            found.waiting.pop_front();
+        }
         let waiting = found.waiting.pop_front();
         if !found.waiting.is_empty() {
             self.queue.push_back(account);
         }
-        let waiting = waiting?;
+        let Some(waiting) = waiting else {
+            // All of them were given up.
+            if found.taken == 0 {
+                self.accounts.remove(&account);
+            }
+            return self.next();
+        };
         self.take(account);
         Some((account, waiting))
     }
@@ -139,6 +164,8 @@ impl State {
 pub struct Permit {
     shares: Shares,
     account: AccountId,
+    /// Whether its end hands it to the next.
+    hands_on: bool,
 }
 
 impl fmt::Debug for Permit {
@@ -150,7 +177,9 @@ impl fmt::Debug for Permit {
 impl Drop for Permit {
     fn drop(&mut self) {
         self.shares.state().give_back(self.account);
-        self.shares.dispatch();
+        if self.hands_on {
+            self.shares.dispatch();
+        }
     }
 }
 
@@ -258,5 +287,29 @@ mod tests {
         assert_eq!(caller(), None);
         assert_eq!(as_caller(mine, async { caller() }).await, Some(mine));
         assert_eq!(as_caller(mine, async { tokio::spawn(async { caller() }).await.unwrap() }).await, None);
+    }
+
+    /// Whoever hangs up while it waits costs nothing, however many they are.
+    #[tokio::test]
+    async fn k5_many_that_gave_up_waiting_are_passed_over() {
+        let shares = Shares::new(1, 10);
+        let [mine, theirs] = accounts();
+        let held = shares.enter(mine).await;
+        let mut waiting: Vec<_> = (0..200_000).map(|_| Box::pin(shares.enter(mine))).collect();
+        assert!(waiting.iter_mut().all(|one| one.as_mut().now_or_never().is_none()));
+        let last = waiting.pop().unwrap();
+        drop(waiting);
+        assert!(shares.try_enter(mine).is_none() && shares.try_enter(theirs).is_some());
+        drop(held);
+        drop(last.await);
+        assert!(shares.state().accounts.is_empty());
+        // And where nobody is left at all.
+        let held = shares.try_enter(mine).unwrap();
+        let gone: Vec<_> = (0..200_000).map(|_| Box::pin(shares.enter(mine))).collect();
+        let mut gone: Vec<_> = gone.into_iter().collect();
+        assert!(gone.iter_mut().all(|one| one.as_mut().now_or_never().is_none()));
+        drop(gone);
+        drop(held);
+        assert!(shares.state().accounts.is_empty() && shares.state().queue.is_empty());
     }
 }

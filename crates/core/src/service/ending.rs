@@ -24,6 +24,21 @@ pub(super) struct Ending {
 }
 
 impl SandboxService {
+    /// To be called before somebody stands in the queue of a sandbox that is about to be ended.
+    pub(super) async fn before_end(&self, account: AccountId, id: SandboxId, sync: bool) -> Ending {
+        let mut ending = Ending::default();
+        let rescued = |state| {
+            matches!(
+                state,
+                SandboxState::Stopped | SandboxState::Paused | SandboxState::Lost | SandboxState::Failed
+            )
+        };
+        if sync && self.sandboxes.get(id).await.is_ok_and(|found| rescued(found.state)) {
+            ending.rescue = Some(self.heavy.rescues.enter(account).await);
+        }
+        ending
+    }
+
     /// Whether the bucket has all files of a sandbox that is about to be ended. An error where they cannot be saved, unless
     /// that is by force; then the sandbox is as it was.
     pub(super) async fn saved_for_good(
@@ -70,7 +85,14 @@ impl SandboxService {
             return Ok(None);
         }
         if state != SandboxState::Running {
-            ending.rescue = Some(self.heavy.rescues.enter(account).await);
+            if ending.rescue.is_none() {
+                // It ran a moment ago. Whoever waits here has its queue, for which whoever has the permit may wait.
+                ending.rescue = Some(self.may_rescue(account).ok_or_else(|| {
+                    Error::unavailable(
+                        "another sandbox of the account is just being saved; try again in a moment",
+                    )
+                })?);
+            }
             ending.closed = Some(self.entrances.close(id, Closing::End));
             self.start_to_save(account, id).await?;
             return self.push(wanted).await;

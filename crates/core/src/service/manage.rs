@@ -199,6 +199,7 @@ impl SandboxService {
     /// V2: for good. What was ended before stays so.
     pub async fn end(&self, account: AccountId, id: SandboxId, how: &EndSandbox) -> Result<Sandbox> {
         let _permit = self.heavy.ends.enter(account).await;
+        let ending = self.before_end(account, id, how.sync).await;
         // One after the other, and not while somebody makes it ready.
         let _alone = self.queues.wait(id).await;
         let row = match self.row(account, id).await {
@@ -230,7 +231,7 @@ impl SandboxService {
             Err(error) if error.code() == NO_TEMPLATE && (how.force || !how.sync) => self.bare(&row),
             found => found?,
         };
-        self.terminate_with(&wanted, how).await?;
+        self.terminate_with(&wanted, how, ending).await?;
         if let Some(versions) = versions {
             self.delete_versions(&row, &versions).await?;
         }
@@ -260,10 +261,13 @@ impl SandboxService {
 
     /// With a sync first, unless that is not wanted. Where the sync fails it goes on, unless forced.
     pub async fn terminate(&self, wanted: &Wanted, sync: bool, force: bool) -> Result<()> {
-        self.terminate_with(wanted, &EndSandbox { sync, force, volumes: None, delete_versions: false }).await
+        let ending = self.before_end(wanted.account, wanted.sandbox, sync).await;
+        let how = EndSandbox { sync, force, volumes: None, delete_versions: false };
+        self.terminate_with(wanted, &how, ending).await
     }
 
-    async fn terminate_with(&self, wanted: &Wanted, how: &EndSandbox) -> Result<()> {
+    /// `ending` is held until it is gone.
+    async fn terminate_with(&self, wanted: &Wanted, how: &EndSandbox, mut ending: Ending) -> Result<()> {
         let id = wanted.sandbox;
         // It must be theirs.
         if self.row(wanted.account, id).await?.state == SandboxState::Terminated {
@@ -281,8 +285,6 @@ impl SandboxService {
             }
             done => done.map_err(|error| error.with_code("hook_failed"))?,
         }
-        // Until it is gone.
-        let mut ending = Ending::default();
         let synced = match how.sync {
             true => self.saved_for_good(wanted, how.force, &mut ending).await?,
             false => false,

@@ -6,7 +6,6 @@
 
 use super::SandboxService;
 use crate::{Result, shares::Permit};
-use futures::FutureExt;
 use seawall_api::{AccountId, SandboxId, sandbox::EndReason};
 
 impl SandboxService {
@@ -39,6 +38,6 @@ impl SandboxService {
 
     /// The right to start one, where the account has none now.
     pub(crate) fn may_rescue(&self, account: AccountId) -> Option<Permit> {
-        self.heavy.rescues.enter(account).now_or_never()
+        self.heavy.rescues.try_enter(account)
     }
 }
