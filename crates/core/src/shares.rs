@@ -70,9 +70,8 @@ impl Shares {
     pub async fn enter(&self, account: AccountId) -> Permit {
         let waiting = {
             let mut state = self.state();
-            let is_first = state.accounts.get(&account).is_none_or(|found| found.waiting.is_empty());
-            if is_first && state.is_free(account) {
-                state.take(account);
+            if state.try_take(account) {
+                drop(state);
                 return Permit { shares: self.clone(), account, hands_on: true };
             }
             let (permit, waiting) = oneshot::channel();
@@ -94,8 +93,8 @@ impl Shares {
     fn dispatch(&self) {
         loop {
             let Some((account, waiting)) = self.state().next() else { return };
-            // One that was given up is dropped, and its permit goes to the next: here, not from within its own end, which would
-            // be nested as deep as there are such.
+            // Where the waiter gave up, the permit comes back and goes to the next waiter in this loop. Its own drop must not
+            // dispatch: calls would nest as deep as there are waiters that gave up.
             let sent = waiting.send(Permit { shares: self.clone(), account, hands_on: true });
             if let Err(mut permit) = sent {
                 permit.hands_on = false;
@@ -105,14 +104,8 @@ impl Shares {
 
     /// A permit, where one is free now and nobody of the account waits.
     pub fn try_enter(&self, account: AccountId) -> Option<Permit> {
-        let mut state = self.state();
-        let is_first = state.accounts.get(&account).is_none_or(|found| found.waiting.is_empty());
-        if !is_first || !state.is_free(account) {
-            return None;
-        }
-        state.take(account);
-        drop(state);
-        Some(Permit { shares: self.clone(), account, hands_on: true })
+        let taken = self.state().try_take(account);
+        taken.then(|| Permit { shares: self.clone(), account, hands_on: true })
     }
 }
 
@@ -120,6 +113,16 @@ impl State {
     fn is_free(&self, account: AccountId) -> bool {
         let share = if account == AccountId::LOCAL { self.all } else { self.each };
         self.taken < self.all && self.accounts.get(&account).is_none_or(|found| found.taken < share)
+    }
+
+    /// Takes a permit where one is free and nobody of the account waits for one.
+    fn try_take(&mut self, account: AccountId) -> bool {
+        let is_first = self.accounts.get(&account).is_none_or(|found| found.waiting.is_empty());
+        let is_free = is_first && self.is_free(account);
+        if is_free {
+            self.take(account);
+        }
+        is_free
     }
 
     fn take(&mut self, account: AccountId) {
@@ -305,8 +308,7 @@ mod tests {
         assert!(shares.state().accounts.is_empty());
         // And where nobody is left at all.
         let held = shares.try_enter(mine).unwrap();
-        let gone: Vec<_> = (0..200_000).map(|_| Box::pin(shares.enter(mine))).collect();
-        let mut gone: Vec<_> = gone.into_iter().collect();
+        let mut gone: Vec<_> = (0..200_000).map(|_| Box::pin(shares.enter(mine))).collect();
         assert!(gone.iter_mut().all(|one| one.as_mut().now_or_never().is_none()));
         drop(gone);
         drop(held);

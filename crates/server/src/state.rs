@@ -94,7 +94,7 @@ impl AppState {
         })
     }
 
-    /// How many of each an account has open now.
+    /// Returns how many streams, waiters and previews an account has open in this server, with its limits.
     pub async fn open_now(&self, account: AccountId) -> ApiResult<Vec<LimitUse>> {
         let limits = self.limits_of(account).await?;
         Ok(self.0.counts.open_now(account, &limits))

@@ -47,7 +47,8 @@ pub trait LiveBoxes: Send + Sync {
 struct Entry {
     disk_mb: u64,
     running: bool,
-    /// It was started only to be saved: it takes no place, and nobody may use it before it has one.
+    /// Whether the box was started only so that its files can be saved. Such a box does not count as running, and its
+    /// account may not use it before it is admitted.
     saving: bool,
     /// Admissions that are neither confirmed nor dropped: their boxes may not be visible yet.
     pending: u32,
@@ -155,8 +156,8 @@ impl Ledger {
         }
     }
 
-    /// Lets a box run that no limit may refuse, since it is only to be saved. One that has a place keeps it while the
-    /// [`Admission`] lives, also where it is stopped and started again; another gets none.
+    /// Lets a box run so that its files can be saved, which no limit may refuse. A box that counts as running goes on to
+    /// count while the [`Admission`] lives, even if it is stopped and started again. Any other box is not counted.
     pub async fn save(&self, request: Request) -> Result<Admission> {
         if request.account == AccountId::LOCAL {
             return Ok(Admission::free());

@@ -122,7 +122,7 @@ impl Limit {
         fits.then_some(whole as u64)
     }
 
-    /// What an account uses of this limit, where that is counted.
+    /// Returns this limit with its value and with what an account uses of it. `used` is `None` where nothing counts that.
     pub fn in_use(self, limits: &AccountLimits, used: Option<u64>) -> LimitUse {
         let value = limits.get(self).map(|value| self.shown(value));
         LimitUse { name: self.name().to_owned(), value, used: used.map(|used| self.shown(used)) }

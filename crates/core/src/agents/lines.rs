@@ -75,13 +75,14 @@ impl Lines {
         }
     }
 
-    /// Bytes that are in no event, with those of stderr between them.
+    /// Returns how many of the last bytes of output have to be sent again after a crash: those that are in no event yet, and
+    /// those of stderr that came between them.
     pub fn unread(&self) -> usize {
         self.rest.len() + self.behind
     }
 
-    /// So many bytes of stderr come. What was kept back is stored, so that it need not be sent again for them; of a
-    /// character of which half is there nothing can be.
+    /// Notes that so many bytes of stderr arrived. The part of a line that is held is stored as an event first, so that it
+    /// need not be sent again together with them. Half of a character cannot be stored and is held on.
     pub fn pass_by(&mut self, bytes: usize, events: &mut Vec<Event>) {
         self.store(events);
         if self.rest.is_empty() {

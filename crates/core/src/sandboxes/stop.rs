@@ -18,7 +18,7 @@ impl Sandboxes {
         self.stop_because(id, grace, EndReason::Stopped).await
     }
 
-    /// As [`Sandboxes::stop`], with the reason that it will have.
+    /// Stops a sandbox as [`Sandboxes::stop`] does, and records the given reason.
     pub async fn stop_because(
         &self,
         id: SandboxId,

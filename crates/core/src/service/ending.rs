@@ -1,16 +1,12 @@
 //! Saving the files of a sandbox before its end.
 
-use super::{Closing, SandboxService, Wanted, entrances::Closed};
+use super::{Closing, SandboxService, Wanted, entrances::Closed, manage::GRACE};
 use crate::{Error, Result, accounts::Admission, shares::Permit};
 use seawall_api::{
     AccountId, ErrorKind, SandboxId,
     sandbox::{EndReason, SandboxState},
 };
 use seawall_sync::engine::SyncReport;
-use std::time::Duration;
-
-/// How long processes may take to end.
-const GRACE: Duration = Duration::from_secs(5);
 
 /// What is held until a sandbox is gone, or shall live on.
 #[derive(Debug, Default)]

@@ -28,7 +28,7 @@ use serde_json::{Map, Value};
 use std::time::Duration;
 
 /// How long processes may take to end, where nothing is said.
-const GRACE: Duration = Duration::from_secs(5);
+pub(super) const GRACE: Duration = Duration::from_secs(5);
 
 /// How a sandbox shall end.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -67,8 +67,8 @@ impl NativeProvider {
         }
     }
 
-    /// The box's control group with its limits, from those that wait where one does. The group of an account may have to
-    /// be waited for: other boxes of it are made, or its memory is just being bounded.
+    /// Makes the control group of a box with its limits, out of a spare group where there is one. The group of an account has a
+    /// lock: this waits while other boxes of the account are made or while its memory limit is changed.
     pub(super) async fn make_group(&self, info: &BoxInfo, account: AccountId) -> Result<BoxGroup> {
         let (inner, id) = (self.inner.clone(), info.id);
         let limits = inner.bounds.in_force(&info.spec.limits)?;

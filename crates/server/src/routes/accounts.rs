@@ -72,7 +72,7 @@ async fn account_usage(State(state): State<AppState>, Reader(who): Reader) -> Ap
     Ok(Json(usage(&state, who.account).await?))
 }
 
-/// With what is open in this server.
+/// Returns the usage that the services count, together with the streams, waiters and previews of this server.
 async fn usage(state: &AppState, account: AccountId) -> ApiResult<AccountUsage> {
     let mut usage = state.services().account_usage(account).await?;
     usage.limits.extend(state.open_now(account).await?);

@@ -28,9 +28,9 @@ pub trait Expiry: Send + Sync {
     /// Removes sessions that were last used before a time.
     async fn expire_sessions(&self, before: Timestamp, limit: u32) -> Result<u64>;
 
-    /// Looks at `limit` records of sandboxes that were ended at least `age` ago, by the database's clock, and removes those that no
-    /// conversation is linked to, for a turn may make the others again, and that have no versions: their owner could not delete
-    /// those any more.
+    /// Looks at `limit` records of sandboxes that were ended at least `age` ago, by the database's clock, and removes those that
+    /// nobody needs. A record is needed while a conversation is linked to it, because a turn may make the sandbox again, and
+    /// while the sandbox has versions, because its owner finds them through the record.
     async fn expire_sandboxes(&self, age: Duration, after: Option<Cursor>, limit: u32) -> Result<Walked>;
 
     /// Turns that ended before a time and still have events, the earliest first.
