@@ -63,7 +63,7 @@ pub async fn open(app: &App) -> Result<Workspaces> {
     let bucket = bucket(&app.settings).await?;
     let workspaces = Workspaces::new(app.sandboxes.clone(), bucket, Arc::new(SystemClock), settings);
     let turnstile = LeaseTurnstile::new(app.stores.leases.clone());
-    let account = Account { id: AccountId::LOCAL, stored: app.stores.stored.clone() };
+    let account = Account::new(AccountId::LOCAL, app.stores.stored.clone());
     Ok(workspaces
         .with_account(account)
         .with_turnstile(Arc::new(turnstile))

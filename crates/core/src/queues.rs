@@ -33,20 +33,26 @@ impl fmt::Debug for Queues {
 impl Queues {
     /// Waits for those who came before. While it is held, others wait.
     pub async fn wait(&self, id: SandboxId) -> Turn {
-        let queue = {
-            let mut queues = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-            match queues.get(&id).and_then(Weak::upgrade) {
-                Some(queue) => queue,
-                None => {
-                    // Those that nobody stands in are forgotten here, so that there are never many.
-                    queues.retain(|_, queue| queue.strong_count() > 0);
-                    let queue = Arc::new(Queue::new(()));
-                    queues.insert(id, Arc::downgrade(&queue));
-                    queue
-                }
+        self.queue(id).lock_owned().await
+    }
+
+    /// The first place, where nobody stands in the queue.
+    pub fn try_take(&self, id: SandboxId) -> Option<Turn> {
+        self.queue(id).try_lock_owned().ok()
+    }
+
+    fn queue(&self, id: SandboxId) -> Arc<Queue<()>> {
+        let mut queues = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        match queues.get(&id).and_then(Weak::upgrade) {
+            Some(queue) => queue,
+            None => {
+                // Those that nobody stands in are forgotten here, so that there are never many.
+                queues.retain(|_, queue| queue.strong_count() > 0);
+                let queue = Arc::new(Queue::new(()));
+                queues.insert(id, Arc::downgrade(&queue));
+                queue
             }
-        };
-        queue.lock_owned().await
+        }
     }
 
     /// Takes something that other processes may have too, such as a lock of a file. None of `attempt` means that another

@@ -1,10 +1,13 @@
 //! The reaper: what is over ends, what is not saved is saved, what nobody uses is stopped.
 //!
-//! A round looks at every sandbox of this machine once, a page at a time. It pushes before it ends anything, and what cannot be
-//! pushed is kept (H8). Before it stops a sandbox it closes it to new uses and looks once more, so that no use that began
+//! A round looks at every sandbox of this machine once, a page of rows at a time. Each account has a pass of its own, so none waits
+//! for what another's guests and buckets take. It pushes before it ends anything, and what cannot be
+//! pushed is kept (H8); only a tenant's lifetime ends in any case, with its volume left as it is. Before it stops a sandbox it closes it to new uses and looks once more, so that no use that began
 //! meanwhile is cut off. Guests hold the same deadlines for the time when nobody runs rounds.
 
 mod ages;
+mod passes;
+mod saving;
 
 use crate::{
     Error, Result, Turns,
@@ -12,8 +15,11 @@ use crate::{
     service::{Closing, SandboxService, Watched},
 };
 use ages::Ages;
+use futures::{StreamExt, stream};
+use passes::Passes;
+use saving::Retry;
 use seawall_api::{
-    SandboxId,
+    AccountId, SandboxId,
     message::GuestInfo,
     sandbox::{EndReason, SandboxState},
 };
@@ -28,14 +34,14 @@ use tokio::time::{Instant, timeout};
 const GRACE: Duration = Duration::from_secs(5);
 /// For so long after a look guests leave everything to the next one.
 const LOOKED_AFTER: Duration = Duration::from_secs(30);
-/// How long a guest may take to answer, and a bucket to take what is new.
+/// How long a guest may take to answer.
 const PATIENCE: Duration = Duration::from_secs(10);
-const PUSH: Duration = Duration::from_secs(600);
-/// Between tries to push what a bucket did not take.
-const FIRST_PAUSE: Duration = Duration::from_secs(5);
-const LONGEST_PAUSE: Duration = Duration::from_secs(300);
+/// How long a round waits for the accounts that take long.
+const ROUND: Duration = Duration::from_secs(10);
+/// Guests of one account that are asked at a time.
+const LOOKS: usize = 8;
 
-/// What a round did.
+/// What a round did, and earlier ones since they were told of.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Reaped {
     pub ended: Vec<(SandboxId, EndReason)>,
@@ -45,10 +51,27 @@ pub struct Reaped {
     pub kept: Vec<SandboxId>,
 }
 
-#[derive(Debug, Clone, Copy)]
-struct Retry {
-    at: Instant,
-    pause: Duration,
+impl Reaped {
+    fn add(&mut self, more: Reaped) {
+        self.ended.extend(more.ended);
+        self.pushed.extend(more.pushed);
+        self.kept.extend(more.kept);
+    }
+}
+
+/// What a look at a sandbox found to be done that may take long.
+enum Need {
+    /// It runs, and has work that no bucket has, or its time is over.
+    Push { head: RecordHead, due: Option<EndReason>, watched: Watched },
+    /// It does not run, and has work that no bucket has.
+    Save { head: RecordHead, reason: EndReason },
+}
+
+/// What came of the looks at an account's sandboxes.
+struct Looked {
+    account: AccountId,
+    reaped: Reaped,
+    needs: Vec<Need>,
 }
 
 #[derive(Clone, Debug)]
@@ -57,58 +80,122 @@ pub struct Reaper {
     turns: Turns,
     retries: Arc<Mutex<HashMap<SandboxId, Retry>>>,
     ages: Arc<Mutex<Ages>>,
+    looks: Arc<Passes<Looked>>,
+    needs: Arc<Passes<Reaped>>,
+    attends: Arc<Passes<()>>,
 }
 
 impl Reaper {
     pub fn new(service: SandboxService, turns: Turns) -> Reaper {
         service.boxes().attend_all(LOOKED_AFTER);
-        Reaper { service, turns, retries: Arc::default(), ages: Arc::default() }
+        Reaper {
+            service,
+            turns,
+            retries: Arc::default(),
+            ages: Arc::default(),
+            looks: Arc::default(),
+            needs: Arc::default(),
+            attends: Arc::default(),
+        }
     }
 
     /// One look at everything. What fails for one sandbox is told, and the others are looked at all the same.
     pub async fn round(&self) -> Result<Reaped> {
-        let mut reaped = Reaped::default();
+        self.round_within(ROUND).await
+    }
+
+    /// As [`Reaper::round`], and waits so long for accounts that take long.
+    pub async fn round_within(&self, time: Duration) -> Result<Reaped> {
+        let end = Instant::now() + time;
         self.ages().begin_round();
-        let mut after = None;
+        let heads = self.heads_by_account().await?;
+        let gone = self.ages().end_round();
+        self.retries().retain(|id, _| !gone.contains(id));
+        for (account, heads) in heads {
+            self.looks.begin(account, self.clone().look_at_all(account, heads)).await;
+        }
+        let mut reaped = Reaped::default();
+        while let Some(looked) = self.looks.next(end).await {
+            reaped.add(looked.reaped);
+            if !looked.needs.is_empty() {
+                self.needs.begin(looked.account, self.clone().attend_to(looked.needs)).await;
+            }
+        }
+        while let Some(done) = self.needs.next(end).await {
+            reaped.add(done);
+        }
+        Ok(reaped)
+    }
+
+    async fn heads_by_account(&self) -> Result<HashMap<AccountId, Vec<RecordHead>>> {
+        let (mut found, mut after) = (HashMap::<_, Vec<_>>::new(), None);
         loop {
             let page = self.service.boxes().heads(after).await?;
             for head in page.items {
-                let id = head.id;
-                if let Err(error) = self.look_at(head, &mut reaped).await {
-                    tracing::warn!(sandbox = %id, error = %error.chain(), "a sandbox could not be looked after");
-                }
+                self.ages().see(&head, self.service.clock.now());
+                found.entry(head.account_id).or_default().push(head);
+            }
+            match page.next {
+                Some(next) => after = Some(next),
+                None => return Ok(found),
+            }
+        }
+    }
+
+    /// Says to every guest that somebody is there. Apart from rounds, in which a push may take its time.
+    pub async fn attend(&self) -> Result<()> {
+        let (mut found, mut after) = (HashMap::<_, Vec<_>>::new(), None);
+        loop {
+            let page = self.service.boxes().heads(after).await?;
+            let is_limited =
+                |head: &RecordHead| !head.timeouts.is_empty() && head.state == SandboxState::Running;
+            for head in page.items.into_iter().filter(is_limited) {
+                found.entry(head.account_id).or_default().push(head);
             }
             match page.next {
                 Some(next) => after = Some(next),
                 None => break,
             }
         }
-        let gone = self.ages().end_round();
-        self.retries().retain(|id, _| !gone.contains(id));
-        Ok(reaped)
-    }
-
-    /// Says to every guest that somebody is there. Apart from rounds, in which a push may take its time.
-    pub async fn attend(&self) -> Result<()> {
-        let (boxes, mut after) = (self.service.boxes(), None);
-        loop {
-            let page = boxes.heads(after).await?;
-            for head in &page.items {
-                let limited = !head.timeouts.is_empty() && head.state == SandboxState::Running;
-                // One that cannot be looked at, or does not answer, is told of by the round.
-                if limited && matches!(boxes.state_of(head).await, Ok((SandboxState::Running, _))) {
-                    let _ = timeout(PATIENCE, boxes.look_after(head, LOOKED_AFTER)).await;
-                }
-            }
-            match page.next {
-                Some(next) => after = Some(next),
-                None => return Ok(()),
-            }
+        for (account, heads) in found {
+            self.attends.begin(account, self.clone().attend_all(heads)).await;
         }
+        let end = Instant::now() + ROUND;
+        while self.attends.next(end).await.is_some() {}
+        Ok(())
     }
 
-    async fn look_at(&self, head: RecordHead, reaped: &mut Reaped) -> Result<()> {
-        self.ages().see(&head, self.service.clock.now());
+    async fn attend_all(self, heads: Vec<RecordHead>) {
+        let boxes = self.service.boxes();
+        stream::iter(heads)
+            .for_each_concurrent(LOOKS, async |head| {
+                // One that cannot be looked at, or does not answer, is told of by the round.
+                if matches!(boxes.state_of(&head).await, Ok((SandboxState::Running, _))) {
+                    let _ = timeout(PATIENCE, boxes.look_after(&head, LOOKED_AFTER)).await;
+                }
+            })
+            .await;
+    }
+
+    async fn look_at_all(self, account: AccountId, heads: Vec<RecordHead>) -> Looked {
+        let looks = stream::iter(heads).map(|head| async {
+            let (id, mut reaped) = (head.id, Reaped::default());
+            let need = self.look_at(head, &mut reaped).await.unwrap_or_else(|error| {
+                tell(id, &error);
+                None
+            });
+            (reaped, need)
+        });
+        let looks: Vec<_> = looks.buffered(LOOKS).collect().await;
+        let (mut reaped, mut needs) = (Reaped::default(), Vec::new());
+        for (one, need) in looks {
+            reaped.add(one);
+            needs.extend(need);
+        }
+        Looked { account, reaped, needs }
+    }
+
+    async fn look_at(&self, head: RecordHead, reaped: &mut Reaped) -> Result<Option<Need>> {
         let (state, reason) = self.service.boxes().state_of(&head).await?;
         let reason = reason.unwrap_or(EndReason::Stopped);
         let is_unsynced = head.unsynced.is_some();
@@ -117,54 +204,40 @@ impl Reaper {
             // Its guest ended it while nobody looked: what it has is saved now.
             SandboxState::Stopped if head.state == SandboxState::Running => {
                 let ended_itself = matches!(reason, EndReason::Idle | EndReason::MaxLifetime);
-                match ended_itself || is_unsynced {
-                    true => self.save(&head, reason, reaped).await,
-                    false => Ok(()),
-                }
+                Ok((ended_itself || is_unsynced).then_some(Need::Save { head, reason }))
             }
             SandboxState::Stopped | SandboxState::Lost | SandboxState::Failed if is_unsynced => {
-                self.save(&head, reason, reaped).await
+                Ok(Some(Need::Save { head, reason }))
             }
-            _ => Ok(()),
+            _ => Ok(None),
         }
     }
 
-    async fn running(&self, head: RecordHead, reaped: &mut Reaped) -> Result<()> {
+    async fn running(&self, head: RecordHead, reaped: &mut Reaped) -> Result<Option<Need>> {
         if self.service.boxes().is_saving(head.account_id, head.id) {
-            return self.left_over(&head).await;
+            return self.left_over(&head).await.map(|()| None);
         }
         // Before the look: what begins after it is known.
         let watched = self.service.entrances.watch(head.id);
-        let info = self.ask(&head).await?;
+        let is_tenants = head.account_id != AccountId::LOCAL;
+        let info = match self.ask(&head).await {
+            Err(_) if is_tenants && self.is_over(&head, 0) => {
+                return self.end_of_life(&head, false, reaped).await.map(|()| None);
+            }
+            info => info?,
+        };
         self.note_use(&head, &info).await;
         let due = self.due(&head, &info);
         if head.unsynced.is_none() && due.is_none() {
-            return Ok(());
+            return Ok(None);
         }
         if self.turns.is_busy(head.account_id, head.id).await? {
-            return Ok(());
+            return Ok(None);
         }
-        if head.unsynced.is_some() && !self.try_push(&head, reaped).await {
-            return Ok(());
+        if is_tenants && due == Some(EndReason::MaxLifetime) {
+            return self.end_of_life(&head, true, reaped).await.map(|()| None);
         }
-        let Some(reason) = due else { return Ok(()) };
-        // A push takes its time, and a turn may have begun meanwhile.
-        if self.turns.is_busy(head.account_id, head.id).await? {
-            return Ok(());
-        }
-        // H8: what cannot be saved is not ended.
-        if head.template.is_some() && head.unsynced.is_none() && !self.try_push(&head, reaped).await {
-            return Ok(());
-        }
-        let is_still_due = |info: &GuestInfo| match reason {
-            // A use since the first look is a use, also where its request is still on its way to the guest.
-            EndReason::Idle => !watched.is_used() && self.due(&head, info).is_some(),
-            _ => true,
-        };
-        if self.stop_if(&head, &reason, is_still_due).await? {
-            reaped.ended.push((head.id, reason));
-        }
-        Ok(())
+        Ok(Some(Need::Push { head, due, watched }))
     }
 
     /// Stops a sandbox in which no turn runs, if `may_stop` agrees to what the guest says then. Nobody is let in between that
@@ -176,7 +249,7 @@ impl Reaper {
         may_stop: impl Fn(&GuestInfo) -> bool,
     ) -> Result<bool> {
         let id = head.id;
-        let _alone = self.service.queues.wait(id).await;
+        let Some(_alone) = self.service.queues.try_take(id) else { return Ok(false) };
         let _closed = self.service.entrances.close(id, Closing::Stop);
         // A turn that begins now makes its sandbox ready behind us in the queue.
         if self.turns.is_busy(head.account_id, id).await? {
@@ -208,113 +281,17 @@ impl Reaper {
         }
     }
 
-    /// Starts what does not run, pushes, and stops it again, unless somebody began to use it meanwhile.
-    async fn save(&self, head: &RecordHead, reason: EndReason, reaped: &mut Reaped) -> Result<()> {
-        if head.template.is_none() || !self.is_due(head.id) {
-            return Ok(());
-        }
-        if self.turns.is_busy(head.account_id, head.id).await? {
-            return Ok(());
-        }
-        let (account, id) = (head.account_id, head.id);
-        let Some(_permit) = self.service.may_rescue(account) else { return Ok(()) };
-        let watched = self.service.entrances.watch(id);
-        if !self.start(head).await? {
-            return Ok(());
-        }
-        let pushed = self.try_push(head, reaped).await;
-        let rescued = {
-            let _alone = self.service.queues.wait(id).await;
-            self.service.end_rescue(account, id, reason.clone()).await
-        };
-        let untouched = |info: &GuestInfo| is_untouched(&watched, info);
-        if pushed && (rescued || self.stop_if(head, &reason, untouched).await?) {
-            reaped.ended.push((id, reason));
-        }
-        Ok(())
-    }
-
-    /// Somebody started it to save it, and hung up.
-    async fn left_over(&self, head: &RecordHead) -> Result<()> {
-        if let Some(_permit) = self.service.may_rescue(head.account_id) {
-            let _alone = self.service.queues.wait(head.id).await;
-            self.service.end_rescue(head.account_id, head.id, EndReason::Stopped).await;
-        }
-        Ok(())
-    }
-
-    /// False where it runs by now, or is gone: then it is the next round's.
-    async fn start(&self, head: &RecordHead) -> Result<bool> {
-        let id = head.id;
-        let _alone = self.service.queues.wait(id).await;
-        let Some(now) = self.service.boxes().head(id).await? else { return Ok(false) };
-        if self.service.boxes().state_of(&now).await?.0 == SandboxState::Running {
-            return Ok(false);
-        }
-        self.service.start_to_save(head.account_id, id).await?;
-        Ok(true)
-    }
-
-    fn is_due(&self, id: SandboxId) -> bool {
-        self.retries().get(&id).is_none_or(|retry| retry.at <= Instant::now())
-    }
-
-    /// True where the bucket has everything now. A bucket that is down is asked less and less often.
-    async fn try_push(&self, head: &RecordHead, reaped: &mut Reaped) -> bool {
-        let id = head.id;
-        if !self.is_due(id) {
-            return false;
-        }
-        let outcome = self.push(id).await;
-        if let Err(error) = &outcome
-            && let Err(error) = self.service.boxes().mark_unsynced(id, Some(error.chain())).await
-        {
-            tracing::error!(sandbox = %id, error = %error.chain(), "that it is not synced could not be noted");
-        }
-        let mut retries = self.retries();
-        match outcome {
-            Ok(true) => {
-                retries.remove(&id);
-                if head.unsynced.is_some() {
-                    reaped.pushed.push(id);
-                }
-                true
-            }
-            failed => {
-                if let Err(error) = failed {
-                    tracing::warn!(sandbox = %id, error = %error.chain(), "its work is not in the bucket yet");
-                }
-                let pause =
-                    retries.get(&id).map_or(FIRST_PAUSE, |retry| (retry.pause * 2).min(LONGEST_PAUSE));
-                retries.insert(id, Retry { at: Instant::now() + pause, pause });
-                reaped.kept.push(id);
-                false
-            }
-        }
-    }
-
-    /// Whether the bucket has everything.
-    async fn push(&self, id: SandboxId) -> Result<bool> {
-        let Some(row) = self.service.rows.find(id).await? else { return Ok(true) };
-        let wanted = self.service.wanted_of(&row).await?;
-        let late = |_| Err(Error::unavailable("the bucket does not answer"));
-        let pushed = timeout(PUSH, self.service.push(&wanted)).await.unwrap_or_else(late)?;
-        if pushed.is_none() {
-            // Its files go nowhere, so nothing of them is missing there.
-            self.service.boxes().mark_unsynced(id, None).await?;
-        }
-        Ok(pushed.is_none_or(|report| report.is_complete()))
-    }
-
     /// Why a sandbox's time is over, where it is.
     fn due(&self, head: &RecordHead, info: &GuestInfo) -> Option<EndReason> {
-        let timeouts = head.timeouts;
-        let passed = |limit: Option<u64>, time: u64| limit.is_some_and(|limit| limit > 0 && time >= limit);
-        let lived = self.ages().of(head.id).as_secs().max(info.uptime_s);
-        if passed(timeouts.max_lifetime_seconds, lived) {
-            return Some(EndReason::MaxLifetime);
+        match self.is_over(head, info.uptime_s) {
+            true => Some(EndReason::MaxLifetime),
+            false => passed(head.timeouts.idle_seconds, info.idle_s).then_some(EndReason::Idle),
         }
-        passed(timeouts.idle_seconds, info.idle_s).then_some(EndReason::Idle)
+    }
+
+    /// Whether its lifetime is over. `uptime`: what its guest says of that.
+    fn is_over(&self, head: &RecordHead, uptime: u64) -> bool {
+        passed(head.timeouts.max_lifetime_seconds, self.ages().of(head.id).as_secs().max(uptime))
     }
 
     fn ages(&self) -> MutexGuard<'_, Ages> {
@@ -326,8 +303,10 @@ impl Reaper {
     }
 }
 
-/// Whether nobody used a sandbox since it was started to be saved: not through this process, and not through another.
-fn is_untouched(watched: &Watched, info: &GuestInfo) -> bool {
-    let used_elsewhere = info.processes_running > 0 || info.idle_s + 1 < info.uptime_s;
-    !watched.is_used() && !used_elsewhere
+fn passed(limit: Option<u64>, time: u64) -> bool {
+    limit.is_some_and(|limit| limit > 0 && time >= limit)
+}
+
+fn tell(id: SandboxId, error: &Error) {
+    tracing::warn!(sandbox = %id, error = %error.chain(), "a sandbox could not be looked after");
 }

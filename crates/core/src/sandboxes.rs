@@ -215,11 +215,6 @@ impl Sandboxes {
     }
 
     async fn start_as(&self, id: SandboxId, purpose: Purpose) -> Result<SandboxInfo> {
-        let sandboxes = self.clone();
-        admit::to_its_end(async move { sandboxes.start_admitted(id, purpose).await }).await
-    }
-
-    async fn start_admitted(&self, id: SandboxId, purpose: Purpose) -> Result<SandboxInfo> {
         let mut record = self.record(id).await?;
         let provider = self.inner.providers.get(&record.provider)?;
         let found = self.find_box(&record.provider, id).await?;

@@ -32,7 +32,7 @@ use crate::{
     },
     queues::Queues,
     sandboxes::{Left, NewSandbox},
-    shares::HeavyWork,
+    shares::{HeavyWork, to_its_end},
     templates::{PROGRAM_DIR, Template, Templates},
     workspaces::{Names, WorkspaceMaker, volumes},
 };
@@ -229,17 +229,28 @@ impl SandboxService {
 
     /// V2: it runs when this returns, with its files, and is this account's. What was ended is made anew.
     pub async fn ensure(&self, wanted: &Wanted) -> Result<Ready> {
-        let _permit = self.heavy.starts.enter(wanted.account).await;
-        let _alone = self.queues.wait(wanted.sandbox).await;
-        self.ensure_alone(wanted).await
+        self.ensure_to_its_end(wanted, false).await
     }
 
     /// As [`SandboxService::ensure`], but what was ended, perhaps just now, stays so.
     async fn ensure_live(&self, wanted: &Wanted) -> Result<Ready> {
-        let _permit = self.heavy.starts.enter(wanted.account).await;
-        let _alone = self.queues.wait(wanted.sandbox).await;
-        self.live_row(wanted.account, wanted.sandbox).await?;
-        self.ensure_alone(wanted).await
+        self.ensure_to_its_end(wanted, true).await
+    }
+
+    /// Also where the caller hangs up: a box must not come to run after its admission is gone, and nobody else may be at it
+    /// meanwhile.
+    async fn ensure_to_its_end(&self, wanted: &Wanted, is_live: bool) -> Result<Ready> {
+        let permit = self.heavy.starts.enter(wanted.account).await;
+        let alone = self.queues.wait(wanted.sandbox).await;
+        let (service, wanted) = (self.clone(), wanted.clone());
+        to_its_end(async move {
+            let _held = (permit, alone);
+            if is_live {
+                service.live_row(wanted.account, wanted.sandbox).await?;
+            }
+            service.ensure_alone(&wanted).await
+        })
+        .await
     }
 
     async fn ensure_alone(&self, wanted: &Wanted) -> Result<Ready> {

@@ -4,6 +4,7 @@
 //! the next ones in turn, whatever number of requests each of them has waiting. So no account waits behind another's requests.
 //! Waiting takes no thread.
 
+use crate::{Error, Result};
 use seawall_api::AccountId;
 use std::{
     collections::{HashMap, VecDeque},
@@ -11,6 +12,7 @@ use std::{
     sync::{Arc, Mutex, MutexGuard, PoisonError},
 };
 use tokio::sync::oneshot;
+use tracing::Instrument as _;
 
 tokio::task_local! {
     static CALLER: AccountId;
@@ -25,6 +27,23 @@ pub async fn as_caller<T>(account: AccountId, work: impl Future<Output = T>) -> 
 /// The account in whose name the current task works. None for the server's own work.
 pub fn caller() -> Option<AccountId> {
     CALLER.try_with(|account| *account).ok()
+}
+
+/// Runs work on a task of its own, which goes on where the caller is dropped, and in the name of the same account. What bounds
+/// such work, permits and places in queues, moves into it: then whoever hangs up again and again has no more of it under way
+/// than whoever waits.
+pub(crate) async fn to_its_end<T: Send + 'static>(
+    work: impl Future<Output = Result<T>> + Send + 'static,
+) -> Result<T> {
+    let task = match caller() {
+        Some(account) => tokio::spawn(as_caller(account, work).in_current_span()),
+        None => tokio::spawn(work.in_current_span()),
+    };
+    match task.await {
+        Ok(done) => done,
+        Err(error) if error.is_panic() => std::panic::resume_unwind(error.into_panic()),
+        Err(_) => Err(Error::unavailable("the server goes down; look whether it was done")),
+    }
 }
 
 /// Permits of one pool. Clones share them.

@@ -265,7 +265,8 @@ impl Turns {
         template.driver()?.check_prompt(&ask.prompt)?;
         let sandbox = self.choose(account, ask, known.as_ref()).await?;
         // Before anything is stored: a turn whose sandbox is refused would be a prompt without an answer.
-        self.look(account, sandbox, &template).await?;
+        let admitted = self.admit(account, sandbox, &template).await?;
+        let room = self.new_room(account, &ask.prompt, admitted).await.map_err(Error::without_effect)?;
         let lanes = [ask.conversation.map(Lane::Conversation), Some(Lane::Sandbox(sandbox))];
         let is_first = |lane: &Lane| places.iter().any(|place| place.lane == *lane);
         if lanes.into_iter().flatten().any(|lane| !is_first(&lane) && self.inner.lanes.is_awaited(lane)) {
@@ -281,7 +282,7 @@ impl Turns {
         let first = encoded(&first)?;
         begin.first_event = Some(first.clone());
         let held = match here {
-            true => self.hold_new(&mut begin, &conversation).await?,
+            true => self.hold_new(&mut begin, &conversation, room).await?,
             false => None,
         };
         let turn = match self.begin_once(account, &begin).await {

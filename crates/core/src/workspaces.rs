@@ -229,6 +229,12 @@ impl Workspaces {
         self
     }
 
+    /// Stores nothing that brings the account above so many bytes.
+    pub fn within(mut self, most: Option<u64>) -> Self {
+        self.account = self.account.map(|account| account.within(most));
+        self
+    }
+
     /// Syncs share their number with those of other workspaces.
     pub fn with_slots(mut self, slots: Slots) -> Self {
         self.slots = slots;

@@ -164,7 +164,7 @@ proptest! {
 
     #[test]
     fn k8_no_order_of_events_brings_an_account_above_a_limit(events in events()) {
-        tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap().block_on(play(events));
+        tokio::runtime::Builder::new_current_thread().enable_all().start_paused(true).build().unwrap().block_on(play(events));
     }
 }
 
@@ -197,4 +197,37 @@ async fn k8_one_that_is_stopped_and_started_to_be_saved_keeps_its_place() {
     truth.0.lock().unwrap().insert(two, (false, 1));
     drop(ledger.admit(request(one), &truth).await.unwrap());
     assert!(!ledger.is_saving(account, one));
+}
+
+/// Looks at boxes that take their time, and counts them.
+#[derive(Default)]
+struct Slow(std::sync::atomic::AtomicU32);
+
+#[async_trait::async_trait]
+impl LiveBoxes for Slow {
+    async fn is_running(&self, _: SandboxId) -> Result<Option<bool>> {
+        self.0.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+        tokio::time::sleep(std::time::Duration::from_millis(100)).await;
+        Ok(Some(true))
+    }
+}
+
+/// However often an account asks what it uses, or asks for too much, its boxes are looked at for a tenth of the time.
+#[tokio::test(start_paused = true)]
+async fn k5_looks_at_boxes_are_not_repeated_for_each_request() {
+    let (ledger, truth, slow, account) = (ledger(), Truth::default(), Slow::default(), AccountId::generate());
+    for _ in 0..2 {
+        let request = Request { account, sandbox: SandboxId::generate(), disk_mb: 1, start: true };
+        drop(ledger.admit(request, &truth).await.unwrap());
+    }
+    let looks = || slow.0.load(std::sync::atomic::Ordering::Relaxed);
+    let usage = || ledger.counts(account, &slow);
+    futures::future::try_join_all((0..100).map(|_| usage())).await.unwrap();
+    assert_eq!(looks(), 2, "one look at both for all of them");
+    tokio::time::sleep(std::time::Duration::from_millis(900)).await;
+    usage().await.unwrap();
+    assert_eq!(looks(), 2);
+    tokio::time::sleep(std::time::Duration::from_millis(200)).await;
+    usage().await.unwrap();
+    assert_eq!(looks(), 4, "what was seen is good for a second");
 }

@@ -51,7 +51,7 @@ impl World {
         let sandboxes = Sandboxes::new(providers, Arc::new(MemoryRecords::new()), Arc::new(clock.clone()));
         let bucket: SharedBucket = Arc::new(MemoryBucket::default());
         let store = MemoryStore::new();
-        let account = Account { id: AccountId::LOCAL, stored: Arc::new(store.clone()) };
+        let account = Account::new(AccountId::LOCAL, Arc::new(store.clone()));
         let workspaces = service(&sandboxes, bucket.clone(), &clock).with_account(account);
         World { sandboxes, workspaces, bucket, store, clock, wire, _data: data }
     }

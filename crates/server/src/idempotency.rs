@@ -238,7 +238,10 @@ async fn run(
     time: Duration,
 ) -> Response {
     let (account, scope) = (who.account, who.scopes.iter().max().copied());
+    // The call counts among those in flight for as long as it runs.
+    let place = request.extensions().get::<InFlight>().cloned();
     let work = async move {
+        let _place = place;
         claim.dispatch();
         let response = match tokio::time::timeout(time, next.run(request)).await {
             Ok(response) => response,

@@ -12,11 +12,12 @@ use axum::{
     response::Response,
 };
 use common::{
-    World, ask, text,
+    Setup, World, ask, text,
     trouble::{Call, Manner},
     within,
 };
 use seawall_api::account::KeyScope;
+use seawall_server::Options;
 use serde_json::{Value, json};
 use std::time::Duration;
 use tokio::time::{sleep, timeout};
@@ -83,6 +84,24 @@ async fn k6_a_call_whose_caller_hung_up_runs_on_and_is_answered() {
     sleep(Duration::from_secs(600)).await;
     assert_eq!(call(&world.router(), send()).await.status(), StatusCode::OK);
     assert_eq!(world.shell.scripts().len(), 1);
+}
+
+/// And counts among its account's calls in flight until it is done.
+#[tokio::test(start_paused = true)]
+async fn k5_a_call_whose_caller_hung_up_keeps_its_place_in_flight() {
+    let options = Options { concurrency: 4, ..Options::default() };
+    let world = World::with(Setup { options, ..Setup::default() }).await;
+    let router = world.router();
+    let path = format!("/sandboxes/{}/exec", made(&world).await);
+    let body = json!({"args": ["/bin/sh", "-c", "sleep 2000"]});
+    for number in 0..4 {
+        let call = router.clone().oneshot(keyed(&world.mine, &path, &format!("{number}"), &body));
+        timeout(Duration::from_secs(1), call).await.unwrap_err();
+    }
+    let refused = told(call(&router, keyed(&world.mine, &path, "more", &body)).await).await;
+    assert_eq!(refused.0, 429, "{refused:?}");
+    sleep(Duration::from_secs(2100)).await;
+    assert_eq!(call(&router, keyed(&world.mine, &path, "0", &body)).await.status(), StatusCode::OK);
 }
 
 /// A sandbox that is stopped in the midst of a command.

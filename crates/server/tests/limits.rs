@@ -107,6 +107,44 @@ async fn k8_a_turn_is_refused_before_its_prompt_is_stored() {
     assert_eq!(status, StatusCode::NOT_FOUND);
 }
 
+/// Of many at once, too: what is stored is what may run.
+#[tokio::test]
+async fn k8_of_many_turns_at_once_none_is_stored_that_has_no_place() {
+    let world = world(&[(Limit::RunningSandboxes, 2)]).await;
+    let turns = join_all((0..20).map(async |_| {
+        ask(&world, "POST", "/conversations/new/sandbox/auto?stream=false", json!({"prompt": "sleep 3"}))
+            .await
+    }));
+    let answers = turns.await;
+    let begun = answers.iter().filter(|(status, _)| status.is_success()).count();
+    assert_eq!(begun, 2, "{answers:?}");
+    for (_, answer) in answers.iter().filter(|(status, _)| !status.is_success()) {
+        assert_eq!(told(answer), ("running_sandboxes".to_owned(), 2.0, 2.0));
+    }
+    assert_eq!(world.stores.conversations.count(world.other).await.unwrap(), 2);
+}
+
+/// Pushes are never refused, so they must not be a way to store without end: what is full is not pushed while it can change.
+#[tokio::test]
+async fn k8_an_end_of_a_full_account_stops_what_it_cannot_save() {
+    let world = without_bucket(&[(Limit::StoredMb, 10)]).await;
+    let (status, made) = ask(&world, "POST", "/sandboxes", json!({"template": "kept"})).await;
+    assert_eq!(status, StatusCode::CREATED, "{made}");
+    let id = made["id"].as_str().unwrap();
+    let one = format!("/sandboxes/{id}");
+    let (status, answer) = ask(&world, "DELETE", &one, Value::Null).await;
+    assert_eq!((status.is_success(), &answer["code"]), (false, &json!("sync_failed")), "{answer}");
+    assert!(runs(&world, id).await, "an account that is not full goes on with it");
+    world.stores.stored.set(world.other, "memory:/docs/theirs", 10 << 20).await.unwrap();
+    let (status, answer) = ask(&world, "DELETE", &one, Value::Null).await;
+    assert_eq!((status.is_success(), &answer["code"]), (false, &json!("sync_failed")), "{answer}");
+    assert!(!runs(&world, id).await);
+    let (status, answer) = ask(&world, "POST", &format!("{one}/start"), json!({})).await;
+    assert_eq!((status, told(&answer).0.as_str()), (StatusCode::TOO_MANY_REQUESTS, "stored_mb"));
+    let (status, _) = ask(&world, "DELETE", &format!("{one}?force=true"), Value::Null).await;
+    assert_eq!(status, StatusCode::OK);
+}
+
 /// Everything that would add to what is stored is refused, and what only saves is not.
 #[tokio::test]
 async fn k8_stored_bytes_refuse_new_work_and_no_end() {

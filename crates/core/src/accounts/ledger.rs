@@ -22,8 +22,12 @@ use std::{
     collections::HashMap,
     fmt,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
+    time::Duration,
 };
-use tokio::sync::Mutex as AsyncMutex;
+use tokio::{sync::Mutex as AsyncMutex, time::Instant};
+
+/// A look at an account's boxes is good for a second at the most.
+const MOST_GOOD: Duration = Duration::from_secs(1);
 
 /// A request to make or start a sandbox.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -74,6 +78,23 @@ struct Book {
     entries: HashMap<SandboxId, Entry>,
     /// The totals that each provider holds the account to.
     totals: HashMap<String, AccountTotals>,
+    /// The last look at its boxes. Held during one.
+    looks: Arc<AsyncMutex<Option<Look>>>,
+}
+
+#[derive(Debug, Clone, Copy)]
+struct Look {
+    began: Instant,
+    took: Duration,
+}
+
+impl Look {
+    /// Whether it answers who asked then. One that took long is good for longer, so that however often an account asks, looks
+    /// at its boxes take a tenth of the time.
+    fn is_good(&self, asked: Instant) -> bool {
+        let good_for = (self.took * 10).min(MOST_GOOD);
+        self.began > asked || asked.duration_since(self.began) < self.took + good_for
+    }
 }
 
 /// What an account uses of the limits that the ledger holds.
@@ -156,6 +177,22 @@ impl Ledger {
         }
     }
 
+    /// Admits the start of a sandbox that somebody will ask for soon, so that nothing is stored for one that would be refused.
+    /// `disk_mb`: of a new one. `None`: it is there, and counted.
+    pub async fn reserve(
+        &self,
+        account: AccountId,
+        sandbox: SandboxId,
+        disk_mb: Option<u64>,
+        boxes: &dyn LiveBoxes,
+    ) -> Result<Admission> {
+        self.load(account).await?;
+        let counted =
+            self.lock().get(&account).and_then(|book| book.entries.get(&sandbox)).map(|entry| entry.disk_mb);
+        let disk_mb = disk_mb.or(counted).unwrap_or(0);
+        self.admit(Request { account, sandbox, disk_mb, start: true }, boxes).await
+    }
+
     /// Lets a box run so that its files can be saved, which no limit may refuse. A box that counts as running goes on to
     /// count while the [`Admission`] lives, even if it is stopped and started again. Any other box is not counted.
     pub async fn save(&self, request: Request) -> Result<Admission> {
@@ -176,11 +213,12 @@ impl Ledger {
         entry.is_some_and(|entry| entry.running && entry.saving)
     }
 
-    /// Refuses an account that has all the bytes in buckets that it may have. Nothing that saves files asks this.
-    pub async fn refuse_full(&self, account: AccountId) -> Result<()> {
+    /// Refuses an account that has all the bytes in buckets that it may have, and returns how many those are. Nothing that
+    /// saves files is refused by this.
+    pub async fn refuse_full(&self, account: AccountId) -> Result<Option<u64>> {
         match account {
-            AccountId::LOCAL => Ok(()),
-            _ => self.open_limits(account).await.map(drop),
+            AccountId::LOCAL => Ok(None),
+            _ => Ok(self.open_limits(account).await?.get(Limit::StoredMb).map(to_bytes)),
         }
     }
 
@@ -190,7 +228,7 @@ impl Ledger {
         let limits = self.0.catalog.settings(account).await?.limits;
         if let Some(most) = limits.get(Limit::StoredMb) {
             let used = self.0.stored.total(account).await?;
-            if used >= most.saturating_mul(1 << 20) {
+            if used >= to_bytes(most) {
                 let what = "nothing is made, started or restored before versions are pruned or deleted";
                 return Err(Limit::StoredMb.reached(most, used.div_ceil(1 << 20), what));
             }
@@ -270,25 +308,6 @@ impl Ledger {
         Admission { granted: Some((self.clone(), request)) }
     }
 
-    /// Refuses what [`Ledger::admit`] would refuse now, and counts nothing: for requests that store something first.
-    pub async fn look(&self, request: Request, boxes: &dyn LiveBoxes) -> Result<()> {
-        if request.account == AccountId::LOCAL {
-            return Ok(());
-        }
-        let limits = self.open_limits(request.account).await?;
-        self.load(request.account).await?;
-        if self.fits(request, &limits).is_err() {
-            self.look_again(request.account, boxes).await?;
-        }
-        self.fits(request, &limits)
-    }
-
-    fn fits(&self, request: Request, limits: &AccountLimits) -> Result<()> {
-        let mut books = self.lock();
-        let book = books.entry(request.account).or_default();
-        book.check(request, book.entries.get(&request.sandbox).copied(), limits)
-    }
-
     async fn load(&self, account: AccountId) -> Result<()> {
         let is_loaded = || self.lock().get(&account).is_some_and(|book| book.loaded);
         if is_loaded() {
@@ -319,8 +338,22 @@ impl Ledger {
         Ok(())
     }
 
-    /// Corrects the entries of boxes that ended, or of sandboxes that are gone.
+    /// Corrects the entries of boxes that ended, or of sandboxes that are gone: one look at a time of each account, and none
+    /// for some time after one that took long.
     async fn look_again(&self, account: AccountId, boxes: &dyn LiveBoxes) -> Result<()> {
+        let looks = self.lock().entry(account).or_default().looks.clone();
+        let asked = Instant::now();
+        let mut last = looks.lock().await;
+        if last.is_some_and(|last| last.is_good(asked)) {
+            return Ok(());
+        }
+        let began = Instant::now();
+        self.look_at_all(account, boxes).await?;
+        *last = Some(Look { began, took: began.elapsed() });
+        Ok(())
+    }
+
+    async fn look_at_all(&self, account: AccountId, boxes: &dyn LiveBoxes) -> Result<()> {
         let settled = |(id, entry): (&SandboxId, &Entry)| (entry.pending == 0).then_some((*id, *entry));
         let known: Vec<(SandboxId, Entry)> = self
             .lock()
@@ -354,6 +387,10 @@ impl Ledger {
     fn lock(&self) -> MutexGuard<'_, HashMap<AccountId, Book>> {
         self.0.books.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+fn to_bytes(mb: u64) -> u64 {
+    mb.saturating_mul(1 << 20)
 }
 
 /// Whether a row in this state may have a box that runs.

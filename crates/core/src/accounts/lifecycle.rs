@@ -91,7 +91,9 @@ impl Services {
             if boxes.is_saving(account, row.id) {
                 continue;
             }
-            if let Err(error) = boxes.stop_again(row.id, EndReason::Stopped).await {
+            if let Err(error) =
+                boxes.stop_unsaved(row.id, std::time::Duration::ZERO, EndReason::Stopped).await
+            {
                 tracing::warn!(sandbox = %row.id, error = %error.chain(), "a sandbox of a suspended account runs on");
             }
         }

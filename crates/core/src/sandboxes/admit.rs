@@ -2,7 +2,7 @@
 
 use super::Sandboxes;
 use crate::{
-    Error, Result,
+    Result,
     accounts::{Admission, Counts, Ledger, LiveBoxes, Mark, Request},
     ports::{AccountUse, BoxState, Record},
 };
@@ -11,7 +11,6 @@ use seawall_api::{
     AccountId, ErrorKind, SandboxId,
     sandbox::{SandboxSpec, SandboxState},
 };
-use tracing::Instrument as _;
 
 /// The disk that is counted for a sandbox: its own, and as much for a volume that it shares, whoever else is counted for that.
 pub(crate) fn counted_disk(spec: &SandboxSpec) -> u64 {
@@ -62,19 +61,35 @@ impl Sandboxes {
         Ok(())
     }
 
-    /// Refuses what the account's limits refuse now, before anything is stored for it.
-    pub(crate) async fn look(&self, account: AccountId, sandbox: SandboxId, disk_mb: u64) -> Result<()> {
+    /// Counts a sandbox that will be made or started soon, before anything is stored for that.
+    pub(crate) async fn reserve(
+        &self,
+        account: AccountId,
+        sandbox: SandboxId,
+        disk_mb: Option<u64>,
+    ) -> Result<Admission> {
         match self.inner.ledger.get() {
-            Some(ledger) => ledger.look(Request { account, sandbox, disk_mb, start: true }, self).await,
-            None => Ok(()),
+            Some(ledger) => ledger.reserve(account, sandbox, disk_mb, self).await,
+            None => Ok(Admission::free()),
         }
     }
 
-    /// Refuses an account that has all the bytes in buckets that it may have.
-    pub(crate) async fn refuse_full(&self, account: AccountId) -> Result<()> {
+    /// Refuses an account that has all the bytes in buckets that it may have, and returns how many those are.
+    pub(crate) async fn refuse_full(&self, account: AccountId) -> Result<Option<u64>> {
         match self.inner.ledger.get() {
             Some(ledger) => ledger.refuse_full(account).await,
-            None => Ok(()),
+            None => Ok(None),
+        }
+    }
+
+    /// Whether an account has all the bytes in buckets that it may have.
+    pub(crate) async fn is_full(&self, account: AccountId) -> Result<bool> {
+        match self.refuse_full(account).await {
+            Ok(_) => Ok(false),
+            Err(error) if error.limit().is_some() => Ok(true),
+            Err(error) if error.is_retryable() => Err(error),
+            // Such as one that is suspended.
+            Err(_) => Ok(false),
         }
     }
 
@@ -149,17 +164,6 @@ impl LiveBoxes for Sandboxes {
         }
         let found = self.find_box(&record.provider, record.id).await?;
         Ok(Some(found.is_some_and(|found| matches!(found.state, BoxState::Running | BoxState::Paused))))
-    }
-}
-
-/// Runs work on a task of its own, which goes on where the caller is dropped.
-pub(super) async fn to_its_end<T: Send + 'static>(
-    work: impl Future<Output = Result<T>> + Send + 'static,
-) -> Result<T> {
-    match tokio::spawn(work.in_current_span()).await {
-        Ok(done) => done,
-        Err(error) if error.is_panic() => std::panic::resume_unwind(error.into_panic()),
-        Err(_) => Err(Error::unavailable("the server goes down; look whether it was done")),
     }
 }
 

@@ -1,6 +1,6 @@
 //! Making a sandbox: the record first, so that a crash leaves something to clean up.
 
-use super::{Left, NewSandbox, Purpose, Sandboxes, admit::to_its_end, check, info};
+use super::{Left, NewSandbox, Purpose, Sandboxes, check, info};
 use crate::{
     Error, Result,
     ports::{Durable, Provider, Record, Volumes},
@@ -34,13 +34,7 @@ impl Sandboxes {
         Ok(found.is_some_and(|record| record.state == SandboxState::Created && record.started_at.is_none()))
     }
 
-    /// To its end, also where the caller hangs up: a box must not come to run after its admission is gone.
     async fn make(&self, new: NewSandbox, start: bool) -> Result<SandboxInfo> {
-        let sandboxes = self.clone();
-        to_its_end(async move { sandboxes.make_admitted(new, start).await }).await
-    }
-
-    async fn make_admitted(&self, new: NewSandbox, start: bool) -> Result<SandboxInfo> {
         check::name(new.name.as_deref())?;
         check::spec(&new.spec)?;
         let provider = match &new.provider {

@@ -30,9 +30,14 @@ impl Sandboxes {
         self.stop_box(record, grace, reason).await
     }
 
-    /// Stops a box that was started only to be saved, whether it was or not: its volume stays.
-    pub(crate) async fn stop_again(&self, id: SandboxId, reason: EndReason) -> Result<SandboxInfo> {
-        self.stop_box(self.record(id).await?, Duration::ZERO, reason).await
+    /// As [`Sandboxes::stop_because`], whether a bucket has its files or not: its volume stays, and so does its mark.
+    pub(crate) async fn stop_unsaved(
+        &self,
+        id: SandboxId,
+        grace: Duration,
+        reason: EndReason,
+    ) -> Result<SandboxInfo> {
+        self.stop_box(self.record(id).await?, grace, reason).await
     }
 
     async fn stop_box(&self, mut record: Record, grace: Duration, reason: EndReason) -> Result<SandboxInfo> {

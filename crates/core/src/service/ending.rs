@@ -80,7 +80,11 @@ impl SandboxService {
         if self.workspaces(wanted).await?.is_none() {
             return Ok(None);
         }
-        if state != SandboxState::Running {
+        let runs = state == SandboxState::Running;
+        // Pushes are never refused. Of an account that has all the bytes that it may have, each is of what nothing changes any
+        // more: else whoever lets each push fail for one file stores more with each.
+        let is_full = runs && self.sandboxes.is_full(account).await?;
+        if !runs || is_full {
             if ending.rescue.is_none() {
                 // It ran a moment ago. Whoever waits here has its queue, for which whoever has the permit may wait.
                 ending.rescue = Some(self.may_rescue(account).ok_or_else(|| {
@@ -90,6 +94,9 @@ impl SandboxService {
                 })?);
             }
             ending.closed = Some(self.entrances.close(id, Closing::End));
+            if is_full {
+                self.sandboxes.stop_unsaved(id, GRACE, EndReason::Stopped).await?;
+            }
             self.start_to_save(account, id).await?;
             return self.push(wanted).await;
         }

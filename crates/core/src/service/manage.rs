@@ -15,6 +15,7 @@ use crate::{
         store::{Page, Paged, SandboxFilter, SandboxRow},
     },
     sandboxes::{Left, NewSandbox, check_wishes},
+    shares::to_its_end,
     templates::Template,
 };
 use futures::FutureExt;
@@ -54,6 +55,16 @@ impl SandboxService {
             drop((alone, permit));
             return self.made_before(account, row, ask).await;
         }
+        let (service, ask) = (self.clone(), ask.clone());
+        to_its_end(async move {
+            let _held = (permit, alone);
+            service.create_alone(account, id, &ask).await
+        })
+        .await
+    }
+
+    /// The id is nobody's.
+    async fn create_alone(&self, account: AccountId, id: SandboxId, ask: &CreateSandbox) -> Result<Sandbox> {
         let invalid = |error: Error| error.with_code("invalid_config");
         let template = self.template_of(ask.template.as_deref()).map_err(invalid)?;
         let provider = ask.provider.clone().or_else(|| template.sandbox.provider.clone());
@@ -198,10 +209,26 @@ impl SandboxService {
 
     /// V2: for good. What was ended before stays so.
     pub async fn end(&self, account: AccountId, id: SandboxId, how: &EndSandbox) -> Result<Sandbox> {
-        let _permit = self.heavy.ends.enter(account).await;
+        let permit = self.heavy.ends.enter(account).await;
         let ending = self.before_end(account, id, how.sync).await;
         // One after the other, and not while somebody makes it ready.
-        let _alone = self.queues.wait(id).await;
+        let alone = self.queues.wait(id).await;
+        let (service, how) = (self.clone(), *how);
+        // Also where the caller hangs up: a box that was started to be saved is stopped again.
+        to_its_end(async move {
+            let _held = (permit, alone);
+            service.end_alone(account, id, &how, ending).await
+        })
+        .await
+    }
+
+    async fn end_alone(
+        &self,
+        account: AccountId,
+        id: SandboxId,
+        how: &EndSandbox,
+        ending: Ending,
+    ) -> Result<Sandbox> {
         let row = match self.row(account, id).await {
             Err(error) if error.kind() == ErrorKind::NotFound && !how.force => {
                 // A turn may be about to make it.

@@ -110,7 +110,8 @@ impl SandboxService {
         }
         let half_made = row.template.is_some() && !super::is_ready(&row.metadata);
         match self.sandboxes.guest(id).await {
-            Ok(_) if half_made => Err(waking(id)),
+            // It may have been started since the first look, and not to be used.
+            Ok(_) if half_made || self.sandboxes.is_saving(account, id) => Err(waking(id)),
             Ok(guest) => Ok(guest),
             Err(error) if error.kind() == ErrorKind::Unavailable => Err(waking(id).with_source(error)),
             Err(error) if error.kind() == ErrorKind::Stopped => {

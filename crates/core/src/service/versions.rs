@@ -41,10 +41,11 @@ impl SandboxService {
 
     /// S7.
     pub async fn sync(&self, account: AccountId, id: SandboxId, options: Options) -> Result<SyncReport> {
-        self.sandboxes.refuse_full(account).await?;
+        let most = self.sandboxes.refuse_full(account).await?;
         self.guest(account, id).await?;
         let row = self.live_row(account, id).await?;
         let (wanted, workspaces) = self.wanted_place(&row).await?;
+        let workspaces = workspaces.within(most);
         let _permit = self.heavy.files.enter(account).await;
         let synced = workspaces.sync_files(id, options).await;
         let report = synced.map_err(|error| not_synced(id, error))?;
@@ -162,7 +163,7 @@ impl SandboxService {
 
     /// Brings a version back, or a part of it.
     pub async fn restore(&self, account: AccountId, id: SandboxId, ask: &RestoreVersion) -> Result<Restored> {
-        self.sandboxes.refuse_full(account).await?;
+        let most = self.sandboxes.refuse_full(account).await?;
         let from = match ask.from {
             // It must be theirs too.
             Some(from) => Some(self.row(account, from).await?),
@@ -176,6 +177,7 @@ impl SandboxService {
         };
         let what = Restore { version: ask.version, path: ask.path.as_deref().map(FileName::from), from };
         let (wanted, workspaces) = self.wanted_place(&row).await?;
+        let workspaces = workspaces.within(most);
         let _permit = self.heavy.files.enter(account).await;
         let restored = workspaces.restore(id, &what, Arc::new(Silent)).await;
         let restored = restored.map_err(|error| not_synced(id, error))?;
@@ -203,5 +205,6 @@ fn told(pruned: Pruned) -> DroppedVersions {
 }
 
 fn not_synced(id: SandboxId, error: Error) -> Error {
-    coded("sync_failed", format!("the files of sandbox {id} could not be synced"), error)
+    let code = if error.kind() == ErrorKind::Denied { "limit_reached" } else { "sync_failed" };
+    coded(code, format!("the files of sandbox {id} could not be synced"), error)
 }

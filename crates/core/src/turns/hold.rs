@@ -22,8 +22,8 @@ pub(super) const LEASE: Duration = Duration::from_secs(30);
 pub(super) struct Held {
     pub claim: Claim,
     pub lease: Lease,
-    /// Of a turn that was just begun: its conversation and its prompt. Nothing else is stored of it.
-    pub known: Option<(Conversation, String)>,
+    /// Of a turn that was just begun: its conversation, its prompt, and its room. Nothing else is stored of it.
+    pub known: Option<(Conversation, String, Room)>,
 }
 
 fn lease_name(turn: TurnId) -> String {
@@ -46,12 +46,13 @@ impl Turns {
         &self,
         begin: &mut BeginTurn,
         conversation: &Conversation,
+        room: Room,
     ) -> Result<Option<Held>> {
         let Some(claim) = self.claim(begin.id).await? else { return Ok(None) };
         let new = NewLease { name: lease_name(begin.id), holder: self.inner.node.clone(), time: LEASE };
         let lease = Lease { name: new.name.clone(), holder: new.holder.clone(), epoch: 1 };
         begin.lease = Some(new);
-        let known = Some((conversation.clone(), begin.prompt.body.clone()));
+        let known = Some((conversation.clone(), begin.prompt.body.clone(), room));
         Ok(Some(Held { claim, lease, known }))
     }
 

@@ -2,7 +2,11 @@
 //! the store.
 
 use super::{Turns, answer::Answer};
-use crate::budget::{Budget, Reservation};
+use crate::{
+    Result,
+    accounts::Admission,
+    budget::{Budget, Reservation},
+};
 use seawall_api::{AccountId, event::Event};
 use serde_json::Value;
 
@@ -10,6 +14,8 @@ use serde_json::Value;
 const MOST_STORED: u64 = 64 << 20;
 /// Bytes of inputs and outputs of tools that an answer keeps.
 const MOST_TOOLS: u64 = 8 << 20;
+/// What the server keeps of a turn besides its prompt and its answer.
+const BASE: u64 = 32 << 10;
 /// What a turn has without asking.
 const FREE: u64 = 256 << 10;
 const CUT: &str = "\n[the rest of the answer is in the turn's events]";
@@ -21,6 +27,10 @@ const FULL: &str = "the turn has said all that can be stored; what follows is le
 pub(super) struct Room {
     /// None where nothing is counted: commands of the operator.
     memory: Option<Reservation>,
+    /// What it has from its first moment to its end: its prompt.
+    _base: Option<Reservation>,
+    /// Its sandbox's place among those that its account may have. The sandbox itself has it once it runs.
+    pub admitted: Option<Admission>,
     /// What the answer takes, and what the parser holds.
     answer: u64,
     line: u64,
@@ -39,6 +49,20 @@ impl Turns {
     pub(super) fn room(&self, account: AccountId) -> Room {
         let memory = self.inner.budget.get().map(|budget| budget.open(Some(account)));
         Room { memory, ..Room::default() }
+    }
+
+    /// The room of a turn that is about to begin. An error where its account or the server has none.
+    pub(super) async fn new_room(
+        &self,
+        account: AccountId,
+        prompt: &str,
+        admitted: Admission,
+    ) -> Result<Room> {
+        let base = match self.inner.budget.get() {
+            Some(budget) => Some(budget.reserve(Some(account), BASE + prompt.len() as u64).await?),
+            None => None,
+        };
+        Ok(Room { _base: base, admitted: Some(admitted), ..self.room(account) })
     }
 }
 

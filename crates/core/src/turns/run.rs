@@ -115,12 +115,11 @@ impl Turns {
         account: AccountId,
         turn: Turn,
         fence: Fence,
-        known: Option<(Conversation, String)>,
+        known: Option<(Conversation, String, Room)>,
     ) -> Result<()> {
         let is_new = known.is_some();
         let found = match known {
-            Some((conversation, prompt)) => {
-                let room = self.room(account);
+            Some((conversation, prompt, room)) => {
                 Some(Found { turn, conversation, answer: Answer::default(), room, prompt })
             }
             None => persist(|| self.found(account, turn.id)).await?,
@@ -306,7 +305,9 @@ impl Runner {
         }
         let begun = Instant::now();
         let ensuring = self.turns.inner.service.ensure(&self.wanted);
-        let ready = ensuring.instrument(tracing::info_span!("sandbox")).await?;
+        let ready = ensuring.instrument(tracing::info_span!("sandbox")).await;
+        self.room.admitted = None;
+        let ready = ready?;
         self.link().await?;
         if ready.cold || !self.answer.ready {
             let duration_ms = u64::try_from(begun.elapsed().as_millis()).unwrap_or(u64::MAX);

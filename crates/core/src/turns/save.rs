@@ -23,7 +23,7 @@ impl Turns {
             match there {
                 SandboxState::Running => service.push(wanted).await,
                 // Rare, and large.
-                _ => Box::pin(service.rescue(wanted.account, wanted.sandbox, service.push(wanted))).await,
+                _ => Box::pin(service.rescue(wanted)).await,
             }
         };
         // Waiting for others of the account is no fault of the bucket's.

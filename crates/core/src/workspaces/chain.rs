@@ -1,6 +1,6 @@
 //! The versions of one workspace, with the right to use them and the count of what is stored for them.
 
-use super::{Workspaces, meter::Metered, slots::Held};
+use super::{Account, Workspaces, meter::Metered, slots::Held};
 use crate::{Result, ports::Clock};
 use seawall_api::{AccountId, SandboxId};
 use seawall_sync::{
@@ -81,7 +81,7 @@ impl Workspaces {
     }
 
     fn owner(&self) -> AccountId {
-        self.account.as_ref().map_or(AccountId::LOCAL, |account| account.id)
+        self.account.as_ref().map_or(AccountId::LOCAL, Account::id)
     }
 
     pub(super) fn scoped(&self, workspace: SandboxId) -> Result<SharedBucket> {

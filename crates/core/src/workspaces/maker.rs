@@ -122,7 +122,7 @@ impl WorkspaceMaker {
             made = made.with_turnstile(turnstile.clone());
         }
         if let Some(stored) = &self.stored {
-            made = made.with_account(Account { id: account, stored: stored.clone() });
+            made = made.with_account(Account::new(account, stored.clone()));
         }
         made
     }

@@ -4,7 +4,7 @@
 //! failed; what surely was not stored is given back by [`Metered::settle`]. So a process that dies leaves a count that is
 //! too high, and never one that is too low.
 
-use crate::ports::store::Stored;
+use crate::{accounts::Limit, ports::store::Stored};
 use async_trait::async_trait;
 use bytes::Bytes;
 use futures::StreamExt;
@@ -32,8 +32,38 @@ const LARGE_STEP: u64 = 8 << 20;
 /// Whose bytes they are, and where they are counted.
 #[derive(Clone)]
 pub struct Account {
-    pub id: AccountId,
-    pub stored: Arc<dyn Stored>,
+    id: AccountId,
+    stored: Arc<dyn Stored>,
+    /// More than this is not stored. None for pushes that save what would else be lost.
+    most: Option<u64>,
+}
+
+impl Account {
+    pub fn new(id: AccountId, stored: Arc<dyn Stored>) -> Account {
+        Account { id, stored, most: None }
+    }
+
+    pub(super) fn id(&self) -> AccountId {
+        self.id
+    }
+
+    pub(super) fn within(self, most: Option<u64>) -> Account {
+        Account { most, ..self }
+    }
+
+    /// Refuses what was counted just now and is too much.
+    async fn refuse_more(&self) -> Result<()> {
+        let Some(most) = self.most else { return Ok(()) };
+        let used = self.stored.total(self.id).await.map_err(|error| failed(&error))?;
+        match used <= most {
+            true => Ok(()),
+            false => Err(failed(&Limit::StoredMb.reached(
+                most >> 20,
+                used.div_ceil(1 << 20),
+                "the rest is not stored",
+            ))),
+        }
+    }
 }
 
 impl fmt::Debug for Account {
@@ -112,7 +142,8 @@ impl Meter {
         }
         count.listings = Some(listings);
         count.credit += bytes;
-        Ok(())
+        // Counted first, and then looked at: of several at once, none stores what brings the account above its limit.
+        self.account.refuse_more().await
     }
 
     /// Takes back what was counted and not needed.
@@ -160,7 +191,7 @@ impl Metered {
     pub async fn recount(&self) -> Result<u64> {
         let listed = self.inner.list("", None).await?;
         let bytes = listed.iter().map(|object| object.size).sum();
-        let Account { id, stored } = &self.meter.account;
+        let Account { id, stored, .. } = &self.meter.account;
         stored.set(*id, &self.meter.place, bytes).await.map_err(|error| failed(&error))?;
         Ok(bytes)
     }

@@ -433,8 +433,12 @@ pub fn runs(script: &str) -> HookPart {
 
 /// A sandbox of mine, of a template, for nobody's turn.
 pub fn wanted(sandbox: SandboxId, template: &Template) -> Wanted {
+    wanted_by(ME, sandbox, template)
+}
+
+pub fn wanted_by(account: AccountId, sandbox: SandboxId, template: &Template) -> Wanted {
     Wanted {
-        account: ME,
+        account,
         sandbox,
         conversation: None,
         agent: None,

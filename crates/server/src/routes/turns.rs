@@ -316,7 +316,7 @@ async fn start(state: &AppState, account: AccountId, ask: TurnAsk, place: &InFli
         false => Some(state.enter(account, Kind::Waiters).await?),
     };
     // What waits is counted for as long as it does, also where its caller hangs up.
-    let held = (waiter, place.take_body());
+    let held = (waiter, place.take_body(), place.clone());
     let ask = TurnAsk { withdrawn: place.withdrawn(), ..ask };
     let starting = async move {
         let begun = turns.start(account, ask).await;

@@ -22,7 +22,7 @@ impl World {
     }
 
     fn account(&self) -> Account {
-        Account { id: ME, stored: Arc::new(self.store.clone()) }
+        Account::new(ME, Arc::new(self.store.clone()))
     }
 
     fn bucket(&self) -> Metered {
@@ -191,8 +191,40 @@ async fn k8_a_database_that_is_away_lets_nothing_be_stored_uncounted() {
         }
     }
     let memory = Arc::new(MemoryBucket::default());
-    let bucket = Metered::new(memory.clone(), Account { id: ME, stored: Arc::new(Away) });
+    let bucket = Metered::new(memory.clone(), Account::new(ME, Arc::new(Away)));
     assert!(bucket.put("a", body(1)).await.unwrap_err().is_retryable());
     assert!(bucket.upload("b", parts(&[1], None)).await.is_err());
     assert!(memory.keys().is_empty());
+}
+
+/// Of several at once none stores what brings the account above its limit, and nothing stays counted for what was refused.
+#[tokio::test]
+async fn k8_what_is_stored_within_a_limit_never_exceeds_it() {
+    const MOST: u64 = 40 << 20;
+    let world = World::new().listed().await;
+    let syncs: Vec<Metered> = (0..4)
+        .map(|_| {
+            let scoped = Arc::new(Scoped::new(world.memory.clone(), "docs/a").unwrap());
+            Metered::new(scoped, world.account().within(Some(MOST)))
+        })
+        .collect();
+    let put = async |number: usize, sync: &Metered| {
+        for part in 0..10 {
+            sync.put(&format!("{number}-{part}"), body(3 << 20)).await?;
+            assert!(world.there().await <= MOST);
+        }
+        Ok::<(), Error>(())
+    };
+    let done =
+        futures::future::join_all(syncs.iter().enumerate().map(|(number, sync)| put(number, sync))).await;
+    let refused: &Error = done.iter().find_map(|done| done.as_ref().err()).unwrap();
+    assert_eq!(refused.kind(), seawall_api::ErrorKind::Denied);
+    assert!(refused.to_string().contains("stored_mb"), "{refused}");
+    for sync in &syncs {
+        sync.settle().await.unwrap();
+    }
+    assert_eq!(world.counted().await, world.there().await);
+    assert!(world.there().await > MOST / 2);
+    // What saves is never refused.
+    world.bucket().put("saved", body(30 << 20)).await.unwrap();
 }
