@@ -45,7 +45,7 @@ impl Chain {
     /// Counts what is there, after something was deleted.
     pub async fn recount(&self) {
         let Some(metered) = &self.metered else { return };
-        if let Err(error) = metered.recount().await {
+        if let Err(error) = metered.recount_alone().await {
             tracing::warn!(place = self.versions.place(), %error, "the count of what is stored stays too high");
         }
     }

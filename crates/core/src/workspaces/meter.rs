@@ -187,8 +187,16 @@ impl Metered {
         }
     }
 
+    /// Counts what is there, after something was deleted and while nobody else stores anything: nothing is left to settle.
+    pub async fn recount_alone(&self) -> Result<()> {
+        let mut count = self.meter.count.lock().await;
+        self.recount().await?;
+        *count = Count::default();
+        Ok(())
+    }
+
     /// Counts what is there.
-    pub async fn recount(&self) -> Result<u64> {
+    async fn recount(&self) -> Result<u64> {
         let listed = self.inner.list("", None).await?;
         let bytes = listed.iter().map(|object| object.size).sum();
         let Account { id, stored, .. } = &self.meter.account;
