@@ -28,7 +28,7 @@ use crate::{
     mounts::MountGrants,
     ports::{
         Clock, Volumes,
-        store::{Conversations, SandboxRow, SandboxRows, Turns},
+        store::{Conversations, LAST_PLACE, SandboxRow, SandboxRows, Turns},
     },
     queues::Queues,
     sandboxes::{Left, NewSandbox},
@@ -56,8 +56,6 @@ const LIVES: &str = "lives";
 const READY: &str = "ready";
 /// The newest version that was pushed or restored.
 const LAST_VERSION: &str = "last_version";
-/// And where it lies.
-const LAST_PLACE: &str = "last_place";
 /// Its files came in part: a pull of its cold start failed.
 const IN_PART: &str = "in_part";
 /// The template by which that was decided.

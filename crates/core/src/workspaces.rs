@@ -241,6 +241,12 @@ impl Workspaces {
         self
     }
 
+    /// Bounds the time that each use waits for other syncs of the account, and for those at the same place.
+    pub fn with_patience(mut self, patience: Duration) -> Self {
+        self.slots = self.slots.with_patience(patience);
+        self
+    }
+
     /// For stores that cannot refuse a second create.
     pub fn with_turnstile(mut self, turnstile: Arc<dyn Turnstile>) -> Self {
         self.turnstile = Some(turnstile);

@@ -4,10 +4,14 @@
 
 use async_trait::async_trait;
 use proptest::prelude::*;
-use seawall_api::{AccountId, SandboxId};
+use seawall_api::{
+    AccountId, SandboxId,
+    sandbox::{SandboxSpec, SandboxState},
+};
 use seawall_core::{
     Result,
     accounts::{AccountCatalog, AccountLimits, Admission, Ledger, Limit, LiveBoxes, Request},
+    ports::store::{NewConversation, SandboxRow, WHOLE_ROWS},
     testing::MemoryStore,
 };
 use std::{
@@ -43,11 +47,16 @@ impl Truth {
 }
 
 fn ledger() -> Ledger {
-    let stores = MemoryStore::default().stores();
+    ledger_on(&MemoryStore::default())
+}
+
+fn ledger_on(memory: &MemoryStore) -> Ledger {
+    let stores = memory.stores();
     let mut limits = AccountLimits::NONE;
     limits.set(Limit::Sandboxes, Some(SANDBOXES));
     limits.set(Limit::RunningSandboxes, Some(RUNNING));
     limits.set(Limit::DiskMb, Some(DISK_MB));
+    limits.set(Limit::EndedRecordsMb, Some(1));
     Ledger::new(
         stores.sandboxes.clone(),
         stores.stored.clone(),
@@ -230,4 +239,89 @@ async fn k5_looks_at_boxes_are_not_repeated_for_each_request() {
     tokio::time::sleep(std::time::Duration::from_millis(200)).await;
     usage().await.unwrap();
     assert_eq!(looks(), 4, "what was seen is good for a second");
+}
+
+/// A sandbox that was ended, with as much in its record as a user may put there.
+fn ended(account_id: AccountId) -> SandboxRow {
+    let now = jiff::Timestamp::UNIX_EPOCH;
+    SandboxRow {
+        id: SandboxId::generate(),
+        account_id,
+        name: None,
+        provider: "mock".to_owned(),
+        node: None,
+        template: Some("shell".to_owned()),
+        spec: SandboxSpec { env: [("A".to_owned(), "x".repeat(60_000))].into(), ..SandboxSpec::default() },
+        state: SandboxState::Terminated,
+        reason: None,
+        removing: None,
+        unsynced: None,
+        metadata: serde_json::Map::new(),
+        created_at: now,
+        started_at: None,
+        last_used_at: now,
+        version: 1,
+    }
+}
+
+/// Of a hundred ended sandboxes 1 MiB stays: an account that makes and ends them for ever does not fill the database. What a
+/// conversation needs stays, and then there is an end to it.
+#[tokio::test]
+async fn k8_records_of_ended_sandboxes_are_bounded_and_the_needed_ones_stay() {
+    let (memory, account) = (MemoryStore::default(), AccountId::generate());
+    let (ledger, stores) = (ledger_on(&memory), memory.stores());
+    let rows = &stores.sandboxes;
+    for number in 0..100 {
+        let row = ended(account);
+        ledger.refuse_record(account, &row.spec).await.unwrap();
+        rows.insert(&row).await.unwrap();
+        let bytes = rows.ended_bytes(account).await.unwrap();
+        assert!(bytes <= (1 << 20) + 61_000, "{number}: {bytes} bytes");
+    }
+    // All that is needed stays.
+    let mut refused = None;
+    let mut needed = Vec::new();
+    for _ in 0..100 {
+        let row = ended(account);
+        if let Err(error) = ledger.refuse_record(account, &row.spec).await {
+            refused = Some(error);
+            break;
+        }
+        rows.insert(&row).await.unwrap();
+        let linked = NewConversation {
+            id: seawall_api::ConversationId::generate(),
+            organization_id: None,
+            agent_id: None,
+            template: None,
+            sandbox_id: Some(row.id),
+            created_at: row.created_at,
+        };
+        stores.conversations.ensure(account, &linked).await.unwrap();
+        needed.push(row.id);
+    }
+    let refused = refused.expect("there is no bound");
+    assert_eq!(
+        (refused.code(), refused.limit().unwrap().name.as_str()),
+        ("limit_reached", "ended_records_mb")
+    );
+    for id in needed {
+        assert!(rows.find(id).await.unwrap().is_some());
+    }
+    // The operator's account has no such bound.
+    ledger.refuse_record(AccountId::LOCAL, &SandboxSpec::default()).await.unwrap();
+}
+
+#[tokio::test]
+async fn k3_the_ledger_reads_small_pages_of_whole_rows() {
+    let (memory, account) = (MemoryStore::default(), AccountId::generate());
+    let (ledger, stores) = (ledger_on(&memory), memory.stores());
+    let count = u64::from(2 * WHOLE_ROWS + 1);
+    let truth = Truth::default();
+    for _ in 0..count {
+        let row = SandboxRow { state: SandboxState::Stopped, ..ended(account) };
+        truth.0.lock().unwrap().insert(row.id, (false, 0));
+        stores.sandboxes.insert(&row).await.unwrap();
+    }
+    assert_eq!(ledger.counts(account, &truth).await.unwrap().sandboxes, count);
+    assert!(memory.widest_page() <= WHOLE_ROWS, "{} whole rows at once", memory.widest_page());
 }

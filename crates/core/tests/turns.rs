@@ -28,6 +28,8 @@ mod hooks;
 mod manage;
 #[path = "turns/messages.rs"]
 mod messages;
+#[path = "turns/pages.rs"]
+mod pages;
 #[path = "turns/reaper.rs"]
 mod reaper;
 #[path = "turns/recovery.rs"]

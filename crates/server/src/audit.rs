@@ -2,9 +2,12 @@
 //!
 //! The file is opened anew for the lines that wait, so that it may be moved away at any time. When it is large or old it is put aside
 //! under a name with the time ([`segments`]), and what is kept long enough goes (K11). One thread writes for all, so that a slow disk
-//! holds up no thread that others need; reading has a share for each account.
+//! holds up no thread that others need; reading has a share for each account, and so has what is written in an hour ([`shares`]).
 
 mod segments;
+mod shares;
+#[cfg(test)]
+mod tests;
 
 use crate::{
     error::request_id,
@@ -25,6 +28,7 @@ use seawall_core::{Error, Result, shares::Shares};
 use segments::Segments;
 pub use segments::{KeepAudit, tidy};
 use serde::{Deserialize, Serialize};
+use shares::HourlyShares;
 use std::{
     fs::{File, OpenOptions, Permissions},
     io::{self, Read, Seek, SeekFrom, Write},
@@ -32,6 +36,7 @@ use std::{
     path::Path,
     sync::Arc,
     thread,
+    time::Instant,
 };
 use tokio::sync::{mpsc, oneshot};
 
@@ -46,6 +51,9 @@ const MAX_PATH: usize = 1024;
 /// Lines that may wait for the thread that writes, and those who read at the same time.
 const WAITING: usize = 256;
 const READERS: usize = 4;
+/// Calls whose caller hung up, and whose line waits for a place among those: of one account, and of all.
+const HUNG_UP_OF_ACCOUNT: usize = 64;
+const HUNG_UP: usize = 1024;
 /// The client was gone before there was an answer. As nginx has it.
 const GONE: u16 = 499;
 
@@ -65,6 +73,10 @@ pub struct AuditEntry {
     pub status: u16,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub remote: Option<String>,
+    /// How many calls of the account were left out of the log in an hour, since it had written its share. This one is the last of
+    /// them.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub left_out: Option<u64>,
 }
 
 /// Where entries go. Cheap to clone.
@@ -78,12 +90,14 @@ struct Log {
     lines: mpsc::Sender<Line>,
     /// Who may read, which takes a thread and a while.
     reads: Shares,
+    /// Bounds the tasks of callers that hung up.
+    hung_up: Shares,
 }
 
-/// A line that waits, and who waits for it.
+/// A call that waits to be written, and who waits for that, if anybody does.
 struct Line {
-    text: Vec<u8>,
-    written: oneshot::Sender<io::Result<()>>,
+    entry: AuditEntry,
+    written: Option<oneshot::Sender<io::Result<()>>>,
 }
 
 impl Audit {
@@ -103,8 +117,7 @@ impl Audit {
             thread::Builder::new().name("audit".to_owned()).spawn(move || write_all(&files, waiting));
         writer
             .map_err(|error| Error::internal("there is no thread for the audit file").with_source(error))?;
-        let log = Log { segments, lines, reads: Shares::new(1, READERS) };
-        Ok(Audit(Some(Arc::new(log))))
+        Ok(Audit(Some(Arc::new(Log::new(segments, lines)))))
     }
 
     fn is_on(&self) -> bool {
@@ -114,9 +127,8 @@ impl Audit {
     /// Written when it returns. A call is not undone because it cannot be written down, but the log tells of it.
     async fn write(&self, entry: AuditEntry) {
         let Some(log) = &self.0 else { return };
-        if let Err(error) = log.write(&entry).await {
-            ::metrics::counter!("audit_failures_total").increment(1);
-            tracing::error!(%error, "a call could not be written to the audit file");
+        if let Err(error) = log.write(entry).await {
+            not_written(&error);
         }
     }
 
@@ -130,17 +142,46 @@ impl Audit {
     }
 }
 
+/// A call is not undone because it cannot be written down, but the log and the metrics tell of it.
+fn not_written(error: &io::Error) {
+    ::metrics::counter!("audit_failures_total").increment(1);
+    tracing::error!(%error, "a call could not be written to the audit file");
+}
+
 fn append_to(path: &Path) -> io::Result<File> {
     OpenOptions::new().create(true).append(true).mode(MODE).open(path)
 }
 
 impl Log {
-    async fn write(&self, entry: &AuditEntry) -> io::Result<()> {
-        let mut text = serde_json::to_vec(entry)?;
-        text.push(b'\n');
+    fn new(segments: Arc<Segments>, lines: mpsc::Sender<Line>) -> Log {
+        let hung_up = Shares::new(HUNG_UP_OF_ACCOUNT, HUNG_UP);
+        Log { segments, lines, reads: Shares::new(1, READERS), hung_up }
+    }
+
+    /// Writes a call whose caller does not wait any more. Where the disk is slow, a bounded number of such lines of each account waits;
+    /// those beyond it are lost, and counted as failures.
+    fn write_later(&self, entry: AuditEntry) {
+        let line = match self.lines.try_send(Line { entry, written: None }) {
+            Ok(()) => return,
+            Err(mpsc::error::TrySendError::Full(line) | mpsc::error::TrySendError::Closed(line)) => line,
+        };
+        let permit = self.hung_up.try_enter(line.entry.account);
+        let (Some(permit), Ok(runtime)) = (permit, tokio::runtime::Handle::try_current()) else {
+            ::metrics::counter!("audit_failures_total").increment(1);
+            return;
+        };
+        let lines = self.lines.clone();
+        runtime.spawn(async move {
+            let _permit = permit;
+            if lines.send(line).await.is_err() {
+                not_written(&gone());
+            }
+        });
+    }
+
+    async fn write(&self, entry: AuditEntry) -> io::Result<()> {
         let (written, waiting) = oneshot::channel();
-        let gone = || io::Error::other("the thread of the audit file has ended");
-        self.lines.send(Line { text, written }).await.map_err(|_| gone())?;
+        self.lines.send(Line { entry, written: Some(written) }).await.map_err(|_| gone())?;
         waiting.await.map_err(|_| gone())?
     }
 
@@ -165,8 +206,13 @@ impl Log {
     }
 }
 
+fn gone() -> io::Error {
+    io::Error::other("the thread of the audit file has ended")
+}
+
 /// Writes what waits, all of it at once, until nobody can write any more.
 fn write_all(segments: &Segments, mut waiting: mpsc::Receiver<Line>) {
+    let mut shares = HourlyShares::new(segments.keep.bytes, Instant::now());
     while let Some(first) = waiting.blocking_recv() {
         let mut lines = vec![first];
         while lines.len() < WAITING
@@ -174,21 +220,33 @@ fn write_all(segments: &Segments, mut waiting: mpsc::Receiver<Line>) {
         {
             lines.push(next);
         }
-        let text: Vec<u8> = lines.iter().flat_map(|line| line.text.iter().copied()).collect();
-        let done = write(segments, &text);
+        let mut text = Vec::new();
+        let now = Instant::now();
+        let added = lines.iter().try_for_each(|line| shares.add(&line.entry, now, &mut text));
+        let done = added.and_then(|()| write(segments, &text));
         for line in lines {
-            let done = match &done {
-                Ok(()) => Ok(()),
-                Err(error) => Err(io::Error::new(error.kind(), error.to_string())),
-            };
-            // Whoever asked may be gone.
-            let _ = line.written.send(done);
+            match (&done, line.written) {
+                // The caller may be gone.
+                (Ok(()), Some(written)) => drop(written.send(Ok(()))),
+                (Err(error), Some(written)) => {
+                    let _ = written.send(Err(io::Error::new(error.kind(), error.to_string())));
+                }
+                (Ok(()), None) => {}
+                (Err(error), None) => not_written(error),
+            }
         }
+    }
+    let mut rest = Vec::new();
+    if let Err(error) = shares.close(&mut rest).and_then(|()| write(segments, &rest)) {
+        not_written(&error);
     }
 }
 
 /// A file that is full is put aside first.
 fn write(segments: &Segments, text: &[u8]) -> io::Result<()> {
+    if text.is_empty() {
+        return Ok(());
+    }
     let mut file = append_to(&segments.path)?;
     if segments.is_full(file.metadata()?.len()) {
         drop(file);
@@ -267,6 +325,7 @@ impl Pending {
             path: cut(request.uri().path()),
             status: GONE,
             remote: address.map(|address| address.to_string()),
+            left_out: None,
         });
         Pending { audit, entry, mutating: is_mutating(request.method()) }
     }
@@ -282,110 +341,10 @@ impl Pending {
 impl Drop for Pending {
     fn drop(&mut self) {
         let entry = self.entry.take().filter(|_| self.mutating);
-        let (Some(mut entry), Ok(runtime)) = (entry, tokio::runtime::Handle::try_current()) else { return };
+        let (Some(mut entry), Some(log)) = (entry, &self.audit.0) else { return };
         if std::thread::panicking() {
             entry.status = StatusCode::INTERNAL_SERVER_ERROR.as_u16();
         }
-        let audit = self.audit.clone();
-        runtime.spawn(async move { audit.write(entry).await });
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use std::io::Cursor;
-
-    fn entry(number: u16, account: AccountId) -> AuditEntry {
-        AuditEntry {
-            time: Timestamp::UNIX_EPOCH,
-            request_id: format!("r{number}"),
-            account,
-            key: KeyId::try_from(account.as_uuid()).unwrap(),
-            method: "POST".to_owned(),
-            route: "/sandboxes".to_owned(),
-            path: "/sandboxes".to_owned(),
-            status: number,
-            remote: None,
-        }
-    }
-
-    fn numbers(found: &[AuditEntry]) -> Vec<u16> {
-        found.iter().map(|entry| entry.status).collect()
-    }
-
-    fn lines(count: u16, mine: AccountId, other: AccountId) -> Vec<u8> {
-        let mut text = Vec::new();
-        for number in 0..count {
-            let account = if number % 2 == 0 { mine } else { other };
-            text.extend(serde_json::to_vec(&entry(number, account)).unwrap());
-            text.push(b'\n');
-        }
-        text
-    }
-
-    #[test]
-    fn k7_the_last_entries_are_found_from_the_end() {
-        let (mine, other) = (AccountId::LOCAL, AccountId::generate());
-        // Some blocks of it.
-        let text = lines(2000, mine, other);
-        assert!(text.len() as u64 > 3 * BLOCK);
-        let read =
-            |limit| tail(&mut Cursor::new(&text), limit, MAX_READ, |entry| entry.account == mine).unwrap();
-        assert_eq!(numbers(&read(3)), [1998, 1996, 1994]);
-        assert_eq!(numbers(&read(0)), Vec::<u16>::new());
-        let all = numbers(&read(5000));
-        let expected: Vec<u16> = (0..2000).rev().filter(|number| number % 2 == 0).collect();
-        assert_eq!(all, expected);
-    }
-
-    #[test]
-    fn k7_broken_lines_are_passed_over() {
-        let mine = AccountId::LOCAL;
-        let mut text = lines(1, mine, mine);
-        text.extend(b"{\"torn\": \n\nnonsense\n");
-        text.extend(serde_json::to_vec(&entry(7, mine)).unwrap());
-        let found = tail(&mut Cursor::new(&text), 10, MAX_READ, |_| true).unwrap();
-        assert_eq!(numbers(&found), [7, 0]);
-        assert!(tail(&mut Cursor::new(b""), 10, MAX_READ, |_| true).unwrap().is_empty());
-    }
-
-    #[tokio::test]
-    async fn k7_the_file_is_the_owners_only_and_may_be_moved_away() {
-        let folder = tempfile::tempdir().unwrap();
-        let path = folder.path().join("audit.jsonl");
-        std::fs::write(&path, "").unwrap();
-        std::fs::set_permissions(&path, Permissions::from_mode(0o644)).unwrap();
-        let audit = Audit::open(Some(&path), KeepAudit::default()).unwrap();
-        let mode = |path: &Path| std::fs::metadata(path).unwrap().permissions().mode() & 0o777;
-        assert_eq!(mode(&path), MODE);
-        audit.write(entry(1, AccountId::LOCAL)).await;
-        assert_eq!(numbers(&audit.last(AccountId::LOCAL, 10).await.unwrap()), [1]);
-        std::fs::rename(&path, folder.path().join("old")).unwrap();
-        audit.write(entry(2, AccountId::LOCAL)).await;
-        assert_eq!(numbers(&audit.last(AccountId::LOCAL, 10).await.unwrap()), [2]);
-        assert_eq!(mode(&path), MODE);
-        assert!(audit.last(AccountId::generate(), 10).await.unwrap().is_empty());
-    }
-
-    /// Many lines, with room for some: the oldest go, and the newest are found through all files.
-    #[tokio::test]
-    async fn k11_the_audit_has_a_size() {
-        let folder = tempfile::tempdir().unwrap();
-        let path = folder.path().join("audit.log");
-        let keep = KeepAudit { age: None, bytes: 64 << 10 };
-        let audit = Audit::open(Some(&path), keep).unwrap();
-        let mine = AccountId::LOCAL;
-        for number in 0..1000 {
-            audit.write(entry(number, mine)).await;
-        }
-        let files: Vec<_> = std::fs::read_dir(folder.path()).unwrap().map(|file| file.unwrap()).collect();
-        let total: u64 = files.iter().map(|file| file.metadata().unwrap().len()).sum();
-        assert!(files.len() > 2 && total <= 64 << 10, "{} files, {total} bytes", files.len());
-        for file in files {
-            assert_eq!(file.metadata().unwrap().permissions().mode() & 0o777, MODE, "{file:?}");
-        }
-        let expected: Vec<u16> = (900..1000).rev().collect();
-        assert_eq!(numbers(&audit.last(mine, 100).await.unwrap()), expected);
+        log.write_later(entry);
     }
 }

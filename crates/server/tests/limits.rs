@@ -330,6 +330,26 @@ async fn k9_settings_that_are_wrong_are_refused_and_change_nothing() {
     assert_eq!(world.json("POST", "/accounts", &world.mine, Some(new)).await.0, StatusCode::BAD_REQUEST);
 }
 
+/// A tenant that makes and ends sandboxes with as much as fits into their records keeps no more of them than its limit.
+#[tokio::test]
+async fn k8_records_of_ended_sandboxes_take_no_more_than_their_limit() {
+    let world = world(&[(Limit::EndedRecordsMb, 1)]).await;
+    let env = json!({"A": "x".repeat(50_000)});
+    for _ in 0..40 {
+        let new = json!({"template": "shell", "env": env, "start": false});
+        let (status, made) = ask(&world, "POST", "/sandboxes", new).await;
+        assert_eq!(status, StatusCode::CREATED, "{made}");
+        let path = format!("/sandboxes/{}", made["id"].as_str().unwrap());
+        let (status, answer) = ask(&world, "DELETE", &path, Value::Null).await;
+        assert_eq!(status, StatusCode::OK, "{answer}");
+    }
+    let kept = world.stores.sandboxes.ended_bytes(world.other).await.unwrap();
+    assert!((500_000..=(1 << 20) + 60_000).contains(&kept), "{kept} bytes");
+    let (_, usage) = ask(&world, "GET", "/account/usage", Value::Null).await;
+    let shown = usage["limits"].as_array().unwrap().iter().find(|limit| limit["name"] == "ended_records_mb");
+    assert_eq!(shown.unwrap()["value"], 1.0, "{usage}");
+}
+
 #[tokio::test(start_paused = true)]
 async fn k10_a_suspended_account_is_refused_and_stopped_until_it_is_resumed() {
     let world = World::new().await;

@@ -7,6 +7,8 @@
 #[path = "common/world.rs"]
 mod common;
 
+use async_trait::async_trait;
+use bytes::Bytes;
 use common::{ME, Setup, World, template};
 use seawall_api::{AccountId, SandboxId};
 use seawall_core::{
@@ -14,15 +16,16 @@ use seawall_core::{
     templates::{SyncPart, Template},
 };
 use seawall_sync::{
-    bucket::{Bucket, MemoryBucket, Scoped},
+    bucket::{Bodies, Bucket, MemoryBucket, Object, Scoped},
     disk::{Disk, LocalWorkspace},
     engine::Engine,
     versions::{Clock, Keep, Versions},
 };
 use serde_json::{Value, json};
 use std::{
+    ops::Range,
     sync::{
-        Arc,
+        Arc, OnceLock,
         atomic::{AtomicI64, Ordering},
     },
     time::Duration,
@@ -36,22 +39,77 @@ impl Clock for Later {
     }
 }
 
+/// A bucket that never answers about keys below one prefix, once that is set.
+#[derive(Debug, Default)]
+struct Stuck {
+    memory: Arc<MemoryBucket>,
+    prefix: OnceLock<String>,
+}
+
+impl Stuck {
+    async fn pass(&self, key: &str) {
+        if self.prefix.get().is_some_and(|prefix| key.starts_with(prefix)) {
+            std::future::pending().await
+        }
+    }
+}
+
+#[async_trait]
+impl Bucket for Stuck {
+    fn place(&self) -> String {
+        self.memory.place()
+    }
+
+    async fn create(&self, key: &str, body: Bytes) -> seawall_sync::Result<bool> {
+        self.memory.create(key, body).await
+    }
+
+    async fn put(&self, key: &str, body: Bytes) -> seawall_sync::Result<()> {
+        self.memory.put(key, body).await
+    }
+
+    async fn upload(&self, key: &str, body: Bodies) -> seawall_sync::Result<()> {
+        self.memory.upload(key, body).await
+    }
+
+    async fn get(&self, key: &str, range: Option<Range<u64>>) -> seawall_sync::Result<Bodies> {
+        self.pass(key).await;
+        self.memory.get(key, range).await
+    }
+
+    async fn list(&self, prefix: &str, after: Option<&str>) -> seawall_sync::Result<Vec<Object>> {
+        self.pass(prefix).await;
+        self.memory.list(prefix, after).await
+    }
+
+    async fn folders(&self, prefix: &str) -> seawall_sync::Result<Vec<String>> {
+        self.pass(prefix).await;
+        self.memory.folders(prefix).await
+    }
+
+    async fn delete(&self, key: &str) -> seawall_sync::Result<()> {
+        self.memory.delete(key).await
+    }
+}
+
 struct Kept {
     world: World,
     memory: Arc<MemoryBucket>,
+    stuck: Arc<Stuck>,
 }
 
 impl Kept {
     async fn new() -> Kept {
-        let memory = Arc::new(MemoryBucket::default());
+        let stuck = Arc::new(Stuck::default());
+        let memory = stuck.memory.clone();
         let with = |name: &str, sync: SyncPart| Template { sync, ..template(name) };
         let shared = SyncPart { volume: Some("all".to_owned()), ..SyncPart::default() };
         let setup = Setup {
             templates: vec![with("kept", SyncPart::default()), with("shared", shared)],
-            bucket: Some(memory.clone()),
+            bucket: Some(stuck.clone()),
             ..Setup::default()
         };
-        Kept { world: World::with(setup).await, memory }
+        Kept { world: World::with(setup).await, memory, stuck }
     }
 
     async fn make(&self, template: &str, key: &str) -> SandboxId {
@@ -284,6 +342,38 @@ async fn k11_versions_expire_by_a_policy_in_small_rounds() {
     assert_eq!((nothing.places, nothing.versions, nothing.bytes), (3, 0, 0));
     let none = Keep { newest: 0, younger_than: Some(0) };
     assert_eq!(service.expire_versions(none, None, 10).await.unwrap().versions, 3);
+}
+
+/// The tenant's own calls at one place take all its slots and do not end. Retention passes over its other places, and goes on to
+/// those of others.
+#[tokio::test(start_paused = true)]
+async fn k11_a_tenant_that_keeps_its_slots_does_not_hold_up_retention() {
+    let kept = Kept::new().await;
+    let (theirs, other) = (&kept.world.theirs, kept.world.other);
+    let (busy, idle) = (kept.make("kept", theirs).await, kept.make("kept", theirs).await);
+    let ours = kept.make("kept", &kept.world.mine).await;
+    for (account, id) in [(other, busy), (other, idle), (ME, ours)] {
+        kept.push(&prefix(account, id), &["one", "two"]).await;
+    }
+    for (account, id) in [(other, idle), (ME, ours)] {
+        kept.world.stores.stored.add(account, &format!("memory:/{}", prefix(account, id)), 1).await.unwrap();
+    }
+    kept.stuck.prefix.set(prefix(other, busy)).unwrap();
+    let path = format!("/sandboxes/{busy}/versions/prune");
+    let prune = || kept.call("POST", &path, theirs, Some(json!({"keep": 1})));
+    let hanging = futures::future::join_all((0..20).map(|_| prune()));
+    let service = &kept.world.services().sandboxes;
+    let round = async {
+        tokio::time::sleep(Duration::from_secs(5)).await;
+        service.expire_versions(Keep { newest: 1, younger_than: None }, None, 10).await.unwrap()
+    };
+    let round = tokio::time::timeout(Duration::from_secs(60), round);
+    let expired = tokio::select! {
+        expired = round => expired.expect("retention waits for a tenant"),
+        answers = hanging => panic!("{answers:?}"),
+    };
+    assert_eq!((expired.places, expired.failed, expired.versions), (2, 1, 1), "{expired:?}");
+    assert_eq!(kept.listed(ours).await.len(), 1);
 }
 
 /// What an ended sandbox left can be deleted as long as it is there: by its owner, and by the policy. Then its record goes too.

@@ -4,6 +4,8 @@
 //! ended without a word (its guest died, its own deadline passed, another process removed it): so before a request is
 //! refused, the boxes that are counted as running are looked at, and the request is decided again.
 
+mod ended;
+
 use super::{
     catalog::AccountCatalog,
     limit::{AccountLimits, Limit},
@@ -12,7 +14,7 @@ use crate::{
     Result,
     ports::{
         AccountTotals,
-        store::{MAX_PAGE, Page, SandboxFilter, SandboxRows, Stored},
+        store::{Page, SandboxFilter, SandboxRows, Stored, WHOLE_ROWS},
     },
     sandboxes::counted_disk,
 };
@@ -114,6 +116,8 @@ struct Inner {
     stored: Arc<dyn Stored>,
     catalog: AccountCatalog,
     books: Mutex<HashMap<AccountId, Book>>,
+    /// What is known of records of ended sandboxes.
+    unread: ended::Unread,
     /// Held while the rows of an account are loaded.
     loading: AsyncMutex<()>,
 }
@@ -156,8 +160,8 @@ pub struct Mark(u64);
 
 impl Ledger {
     pub fn new(rows: Arc<dyn SandboxRows>, stored: Arc<dyn Stored>, catalog: AccountCatalog) -> Ledger {
-        let (books, loading) = (Mutex::default(), AsyncMutex::default());
-        Ledger(Arc::new(Inner { rows, stored, catalog, books, loading }))
+        let (books, unread, loading) = (Mutex::default(), ended::Unread::default(), AsyncMutex::default());
+        Ledger(Arc::new(Inner { rows, stored, catalog, books, unread, loading }))
     }
 
     /// Checks a request against the account's limits and counts it, in one step. The caller holds the [`Admission`]
@@ -288,6 +292,7 @@ impl Ledger {
     /// Drops what is known of an account that was deleted.
     pub fn forget(&self, account: AccountId) {
         self.lock().remove(&account);
+        self.0.unread.forget(account);
     }
 
     fn try_admit(&self, request: Request, limits: &AccountLimits) -> Result<Admission> {
@@ -317,7 +322,7 @@ impl Ledger {
         if is_loaded() {
             return Ok(());
         }
-        let (mut found, mut page) = (Vec::new(), Page::first(MAX_PAGE));
+        let (mut found, mut page) = (Vec::new(), Page::first(WHOLE_ROWS));
         loop {
             let rows = self.0.rows.list(account, &SandboxFilter::default(), &page).await?;
             found.extend(rows.items.iter().map(|row| {
@@ -325,7 +330,7 @@ impl Ledger {
                 (row.id, Entry { disk_mb, running: may_run(row.state), ..Entry::default() })
             }));
             match rows.next {
-                Some(next) => page = Page::first(MAX_PAGE).after(next),
+                Some(next) => page = Page::first(WHOLE_ROWS).after(next),
                 None => break,
             }
         }

@@ -6,8 +6,8 @@
 use crate::{
     Error, Result, Services,
     ports::{
-        Volumes,
-        store::{ConversationFilter, MAX_PAGE, Page, SandboxFilter, SandboxRow},
+        RecordHead, Volumes,
+        store::{ConversationFilter, Cursor, HEADS, MAX_PAGE, Page, Paged, WHOLE_ROWS},
     },
     service::EndSandbox,
 };
@@ -16,6 +16,7 @@ use seawall_api::{
     account::Account,
     sandbox::{EndReason, SandboxState},
 };
+use std::time::Duration;
 
 /// Rows of one table that one statement deletes.
 const BATCH: u32 = 500;
@@ -85,16 +86,23 @@ impl Services {
         if let Err(error) = self.cancel_turns(account).await {
             tracing::warn!(%account, error = %error.chain(), "turns of a suspended account go on");
         }
-        let Ok(rows) = self.rows_of(account, None).await else { return };
-        for row in rows.iter().filter(|row| row.state == SandboxState::Running) {
-            let boxes = self.sandboxes.boxes();
-            if boxes.is_saving(account, row.id) {
-                continue;
+        if let Err(error) = self.stop_running(account).await {
+            tracing::warn!(%account, error = %error.chain(), "sandboxes of a suspended account run on");
+        }
+    }
+
+    async fn stop_running(&self, account: AccountId) -> Result<()> {
+        let (boxes, mut after) = (self.sandboxes.boxes(), None);
+        loop {
+            let found = self.heads(account, Some(SandboxState::Running), after).await?;
+            for head in found.items.iter().filter(|head| !boxes.is_saving(account, head.id)) {
+                if let Err(error) = boxes.stop_unsaved(head.id, Duration::ZERO, EndReason::Stopped).await {
+                    tracing::warn!(sandbox = %head.id, error = %error.chain(), "a sandbox of a suspended account runs on");
+                }
             }
-            if let Err(error) =
-                boxes.stop_unsaved(row.id, std::time::Duration::ZERO, EndReason::Stopped).await
-            {
-                tracing::warn!(sandbox = %row.id, error = %error.chain(), "a sandbox of a suspended account runs on");
+            after = found.next;
+            if after.is_none() {
+                return Ok(());
             }
         }
     }
@@ -134,13 +142,20 @@ impl Services {
     async fn erase_sandboxes(&self, account: AccountId) -> Result<()> {
         let how =
             EndSandbox { sync: false, force: true, volumes: Some(Volumes::Delete), delete_versions: false };
-        for row in self.rows_of(account, None).await? {
-            match self.sandboxes.end(account, row.id, &how).await {
-                Err(error) if error.kind() != ErrorKind::NotFound => return Err(error),
-                _ => {}
+        let mut after = None;
+        loop {
+            let found = self.heads(account, None, after).await?;
+            for head in found.items {
+                match self.sandboxes.end(account, head.id, &how).await {
+                    Err(error) if error.kind() != ErrorKind::NotFound => return Err(error),
+                    _ => {}
+                }
+            }
+            after = found.next;
+            if after.is_none() {
+                return Ok(());
             }
         }
-        Ok(())
     }
 
     /// Everything in buckets, also of sandboxes that were ended before, and then their rows, which tell where that is.
@@ -149,15 +164,22 @@ impl Services {
         if let Some((place, why)) = done.left.first() {
             return Err(Error::unavailable(format!("files at {place} cannot be deleted now: {why}")));
         }
-        for row in self.rows_of(account, Some(SandboxState::Terminated)).await? {
-            self.sandboxes.boxes().purge(row.id, Volumes::Delete).await?;
+        let mut after = None;
+        loop {
+            let found = self.heads(account, Some(SandboxState::Terminated), after).await?;
+            for head in found.items {
+                self.sandboxes.boxes().purge(head.id, Volumes::Delete).await?;
+            }
+            after = found.next;
+            if after.is_none() {
+                return Ok(());
+            }
         }
-        Ok(())
     }
 
     async fn erase_conversations(&self, account: AccountId) -> Result<()> {
         loop {
-            let page = Page::first(MAX_PAGE);
+            let page = Page::first(WHOLE_ROWS);
             let found =
                 self.stores.conversations.list(account, &ConversationFilter::default(), &page).await?;
             if found.items.is_empty() {
@@ -169,17 +191,16 @@ impl Services {
         }
     }
 
-    async fn rows_of(&self, account: AccountId, state: Option<SandboxState>) -> Result<Vec<SandboxRow>> {
-        let (mut all, mut page) = (Vec::new(), Page::first(MAX_PAGE));
-        loop {
-            let filter = SandboxFilter { state, ..SandboxFilter::default() };
-            let found = self.stores.sandboxes.list(account, &filter, &page).await?;
-            all.extend(found.items);
-            match found.next {
-                Some(next) => page = Page::first(MAX_PAGE).after(next),
-                None => return Ok(all),
-            }
-        }
+    /// A page of the account's sandboxes in a state (`None`: all that were not ended). Callers work off one page before they read
+    /// the next, so that little is in memory, however many sandboxes there are and whatever their owner stored in them.
+    async fn heads(
+        &self,
+        account: AccountId,
+        state: Option<SandboxState>,
+        after: Option<Cursor>,
+    ) -> Result<Paged<RecordHead>> {
+        let page = Page { limit: HEADS, after };
+        self.stores.sandboxes.heads_of_account(account, state, &page).await
     }
 }
 

@@ -14,6 +14,8 @@ pub enum Limit {
     Conversations,
     /// Bytes of all versions of all workspaces in the bucket, in MiB.
     StoredMb,
+    /// Specs and metadata of sandboxes that were ended, in MiB. See `accounts/ledger/ended.rs`.
+    EndedRecordsMb,
     /// Processors that all sandboxes of the account use together, in thousandths.
     Cpus,
     /// Memory that all sandboxes of the account use together.
@@ -51,11 +53,12 @@ const MILLI: f64 = 1000.0;
 const MOST: u64 = 1 << 53;
 
 impl Limit {
-    pub const ALL: [Limit; 21] = [
+    pub const ALL: [Limit; 22] = [
         Limit::Sandboxes,
         Limit::RunningSandboxes,
         Limit::Conversations,
         Limit::StoredMb,
+        Limit::EndedRecordsMb,
         Limit::Cpus,
         Limit::MemoryMb,
         Limit::DiskMb,
@@ -81,6 +84,7 @@ impl Limit {
             Limit::RunningSandboxes => "running_sandboxes",
             Limit::Conversations => "conversations",
             Limit::StoredMb => "stored_mb",
+            Limit::EndedRecordsMb => "ended_records_mb",
             Limit::Cpus => "cpus",
             Limit::MemoryMb => "memory_mb",
             Limit::DiskMb => "disk_mb",
@@ -193,6 +197,7 @@ impl AccountLimits {
             (Limit::RunningSandboxes, 500),
             (Limit::Conversations, 100_000),
             (Limit::StoredMb, (machine.disk_mb / 4).max(1024)),
+            (Limit::EndedRecordsMb, 256),
             // Others' sandboxes and the server itself keep a quarter.
             (Limit::Cpus, (milli * 3 / 4).max(100)),
             (Limit::MemoryMb, (machine.memory_mb / 2).max(64)),

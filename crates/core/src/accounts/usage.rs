@@ -13,6 +13,7 @@ impl Services {
         let conversations = self.stores.conversations.count(account).await?;
         let charged = self.stores.tokens.charge(account, &[], Day::of(self.clock.now())).await?;
         let stored = self.stores.stored.total(account).await?;
+        let ended = self.stores.sandboxes.ended_bytes(account).await?;
         let held = self.sandboxes.boxes().held(account).await;
         let uses = [
             (Limit::Sandboxes, Some(counts.sandboxes)),
@@ -24,6 +25,7 @@ impl Services {
             (Limit::DiskMb, Some(counts.disk_mb)),
             (Limit::Conversations, Some(conversations)),
             (Limit::StoredMb, Some(to_mb(stored))),
+            (Limit::EndedRecordsMb, Some(to_mb(ended))),
             (Limit::TokensPerDay, Some(charged.day)),
             (Limit::TokensPerMonth, Some(charged.month)),
         ];

@@ -38,8 +38,10 @@ pub use leases::{Fence, Lease, Leases, Takeover};
 pub use messages::{Direction, Messages};
 pub use outbox::{Delivery, Outbox, OutboxEntry, Task};
 pub use page::{Cursor, MAX_PAGE, Page, Paged};
+pub(crate) use sandboxes::LAST_PLACE;
 pub use sandboxes::{
-    MAX_METADATA, MAX_METADATA_KEYS, SandboxFilter, SandboxRow, SandboxRows, merge_metadata,
+    HEADS, MAX_METADATA, MAX_METADATA_KEYS, SandboxFilter, SandboxRow, SandboxRows, WHOLE_ROWS, has_versions,
+    merge_metadata,
 };
 pub use sessions::{Session, SessionScope, Sessions};
 pub use stored::{Stored, StoredPlace};

@@ -45,6 +45,16 @@ impl Sandboxes {
         Ok(admission)
     }
 
+    /// As [`Sandboxes::admit`], of a sandbox that may have no record yet.
+    pub(super) async fn admit_new(&self, record: &Record, start: bool) -> Result<Admission> {
+        if let Err(error) = self.refuse_record(record.account_id, &record.spec).await
+            && self.inner.records.head(record.id).await?.is_none()
+        {
+            return Err(error);
+        }
+        self.admit(record, start, Purpose::Use).await
+    }
+
     /// The provider holds the account to its totals from its first box on, and to new ones from its next box on.
     async fn set_totals(&self, ledger: &Ledger, record: &Record) -> Result<()> {
         let account = record.account_id;
@@ -71,6 +81,14 @@ impl Sandboxes {
         match self.inner.ledger.get() {
             Some(ledger) => ledger.reserve(account, sandbox, disk_mb, self).await,
             None => Ok(Admission::free()),
+        }
+    }
+
+    /// Refuses one more record to an account that has too many of ended sandboxes.
+    pub(crate) async fn refuse_record(&self, account: AccountId, spec: &SandboxSpec) -> Result<()> {
+        match self.inner.ledger.get() {
+            Some(ledger) => ledger.refuse_record(account, spec).await,
+            None => Ok(()),
         }
     }
 

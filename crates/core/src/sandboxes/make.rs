@@ -1,6 +1,6 @@
 //! Making a sandbox: the record first, so that a crash leaves something to clean up.
 
-use super::{Left, NewSandbox, Purpose, Sandboxes, check, info};
+use super::{Left, NewSandbox, Sandboxes, check, info};
 use crate::{
     Error, Result,
     ports::{Durable, Provider, Record, Volumes},
@@ -58,7 +58,7 @@ impl Sandboxes {
         };
         // Until it is made or given up: a sweep leaves it alone meanwhile.
         let _claim = self.inner.records.claim(id).await?;
-        let _admitted = self.admit(&record, start, Purpose::Use).await?;
+        let _admitted = self.admit_new(&record, start).await?;
         let (record, ours, durable) = self.record_intent(&provider, record).await?;
         reached("the record is there");
         let made = match start && ours {

@@ -3,13 +3,21 @@
 use super::SandboxService;
 use crate::{
     Result,
-    ports::store::{MAX_PAGE, Page, SandboxFilter, SandboxRow, StoredPlace},
+    ports::store::{MAX_PAGE, Page, SandboxFilter, SandboxRow, StoredPlace, WHOLE_ROWS},
     templates::SyncPart,
     workspaces::{Names, Workspaces},
 };
 use seawall_api::{AccountId, sandbox::SandboxState};
 use seawall_sync::versions::{Keep, Pruned};
-use std::collections::BTreeSet;
+use std::{collections::BTreeSet, time::Duration};
+
+/// How long the server's own rounds wait for an account's syncs before they go on to the next place. What they leave is
+/// tried again in a later round.
+pub(super) const PATIENCE: Duration = Duration::from_secs(30);
+/// How many places a deletion remembers so as not to empty them twice. To empty one again costs a listing.
+const REMEMBERED: usize = 10_000;
+/// How many places that could not be emptied are named.
+const NAMED: usize = 100;
 
 /// What was deleted of an account's files.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -18,7 +26,7 @@ pub struct AccountFiles {
     pub places: u64,
     pub objects: u64,
     pub bytes: u64,
-    /// Places that could not be emptied now, and why. Where there is one, the account still has files.
+    /// Places that could not be emptied now, and why, at most 100 of them. Where there is one, the account still has files.
     pub left: Vec<(String, String)>,
     /// Places in buckets that no setting and no template names any more: whoever took those away has what is in them.
     pub unknown: Vec<String>,
@@ -50,7 +58,7 @@ impl SandboxService {
         let (mut done, mut seen) = (AccountFiles::default(), BTreeSet::new());
         for state in [None, Some(SandboxState::Terminated)] {
             let (filter, mut page) =
-                (SandboxFilter { state, ..SandboxFilter::default() }, Page::first(MAX_PAGE));
+                (SandboxFilter { state, ..SandboxFilter::default() }, Page::first(WHOLE_ROWS));
             loop {
                 let found = self.rows.list(account, &filter, &page).await?;
                 for row in &found.items {
@@ -72,8 +80,12 @@ impl SandboxService {
     ) -> Result<()> {
         for workspaces in self.places_of(row).await {
             let place = workspaces.address(row.id)?;
+            if seen.len() >= REMEMBERED {
+                seen.clear();
+            }
             if seen.insert(place.clone()) {
-                let erased = workspaces.erase(&workspaces.prefix(row.id)).await;
+                let prefix = workspaces.prefix(row.id);
+                let erased = workspaces.with_patience(PATIENCE).erase(&prefix).await;
                 self.erased(row.account_id, &place, erased, done).await?;
             }
         }
@@ -113,7 +125,7 @@ impl SandboxService {
             after = Some(last.place.clone());
             for StoredPlace { place, .. } in page {
                 let erased = match self.workspaces.find(&buckets, account, &place).await {
-                    Ok(Some((workspaces, prefix))) => workspaces.erase(&prefix).await,
+                    Ok(Some((workspaces, prefix))) => workspaces.with_patience(PATIENCE).erase(&prefix).await,
                     Ok(None) => {
                         tracing::warn!(%account, place, "no bucket of the settings or of a template has it");
                         done.unknown.push(place);
@@ -146,14 +158,17 @@ impl SandboxService {
             }
             Err(error) => {
                 tracing::error!(%account, place, error = %error.chain(), "files of a deleted account stay");
-                done.left.push((place.to_owned(), error.chain()));
+                if done.left.len() < NAMED {
+                    done.left.push((place.to_owned(), error.chain()));
+                }
                 Ok(())
             }
         }
     }
 
     /// Drops versions that a policy does not keep, of all accounts, at so many places after one. The newest of each
-    /// workspace always stays. A place that was never counted is not looked at.
+    /// workspace always stays. A place that was never counted is not looked at. A place whose account keeps its slots
+    /// occupied for longer than [`PATIENCE`] counts as failed.
     pub async fn expire_versions(
         &self,
         keep: Keep,
@@ -167,7 +182,9 @@ impl SandboxService {
         for StoredPlace { account, place, .. } in page {
             expired.places += 1;
             let pruned = match self.workspaces.find(&buckets, account, &place).await {
-                Ok(Some((workspaces, prefix))) => workspaces.prune_at(&prefix, keep).await,
+                Ok(Some((workspaces, prefix))) => {
+                    workspaces.with_patience(PATIENCE).prune_at(&prefix, keep).await
+                }
                 Ok(None) => Ok(Pruned::default()),
                 Err(error) => Err(error),
             };

@@ -1,9 +1,12 @@
 //! The versions of a sandbox's files, by account.
 
-use super::{LAST_PLACE, LAST_SYNCED, LAST_VERSION, SandboxService, Wanted, coded};
+use super::{LAST_PLACE, LAST_SYNCED, LAST_VERSION, SandboxService, Wanted, coded, stored::PATIENCE};
 use crate::{
     Error, Result,
-    ports::store::{MAX_PAGE, Page, SandboxFilter, SandboxRow},
+    ports::{
+        RecordHead,
+        store::{HEADS, Page, SandboxRow},
+    },
     workspaces::{Difference, Restore, Workspaces},
 };
 use jiff::Timestamp;
@@ -135,11 +138,10 @@ impl SandboxService {
     }
 
     async fn other_user(&self, row: &SandboxRow, volume: &str) -> Result<Option<SandboxId>> {
-        let mut page = Page::first(MAX_PAGE);
+        let mut page = Page::first(HEADS);
         loop {
-            let found = self.rows.list(row.account_id, &SandboxFilter::default(), &page).await?;
-            let uses =
-                |other: &&SandboxRow| other.id != row.id && other.spec.volume.as_deref() == Some(volume);
+            let found = self.rows.heads_of_account(row.account_id, None, &page).await?;
+            let uses = |other: &&RecordHead| other.id != row.id && other.volume.as_deref() == Some(volume);
             if let Some(other) = found.items.iter().find(uses) {
                 return Ok(Some(other.id));
             }
@@ -187,12 +189,13 @@ impl SandboxService {
 }
 
 impl SandboxService {
-    /// Deletes all versions of a sandbox that was ended.
+    /// Deletes all versions of a sandbox that was ended, unless syncs of its account are in the way for longer than
+    /// [`PATIENCE`].
     pub(crate) async fn expire_ended(&self, account: AccountId, id: SandboxId) -> Result<()> {
         let row = self.row(account, id).await?;
         match self.deletable(&row).await? {
             Some(workspaces) if row.state == SandboxState::Terminated => {
-                self.delete_versions(&row, &workspaces).await
+                self.delete_versions(&row, &workspaces.with_patience(PATIENCE)).await
             }
             _ => Ok(()),
         }

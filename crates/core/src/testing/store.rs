@@ -62,6 +62,8 @@ struct State {
     leases: BTreeMap<String, Held>,
     /// Bytes, and how often they were set.
     stored: BTreeMap<(AccountId, String), (u64, u64)>,
+    /// The largest page of whole rows of sandboxes that was asked for.
+    widest_page: u32,
     /// For outbox entries and receipts.
     last_number: u64,
 }
@@ -102,6 +104,11 @@ impl MemoryStore {
     /// All ports on this memory.
     pub fn stores(&self) -> Stores {
         Stores::of(Arc::new(self.clone()))
+    }
+
+    /// Returns the size of the largest page of whole rows of sandboxes that was asked for. The server's own work reads small ones.
+    pub fn widest_page(&self) -> u32 {
+        self.state().widest_page
     }
 
     fn state(&self) -> MutexGuard<'_, State> {

@@ -33,9 +33,13 @@ pub const LARGE_FILES: usize = 20_000;
 pub const LARGE_NAMES: u64 = 4 << 20;
 const LARGE_MANIFEST: u64 = 8 << 20;
 
-/// Clones share everything.
+/// Clones share everything but their patience.
 #[derive(Clone)]
-pub struct Slots(Arc<Inner>);
+pub struct Slots {
+    inner: Arc<Inner>,
+    /// How long [`Slots::enter`] and [`Slots::enter_alone`] wait, and [`Held::large`] at the most. `None`: as long as it takes.
+    patience: Option<Duration>,
+}
 
 struct Inner {
     accounts: Mutex<HashMap<AccountId, Weak<OfAccount>>>,
@@ -57,7 +61,8 @@ impl fmt::Debug for Slots {
 impl Default for Slots {
     fn default() -> Self {
         let (accounts, places) = (Mutex::default(), Mutex::default());
-        Slots(Arc::new(Inner { accounts, places, large: Arc::new(Semaphore::new(LARGE)) }))
+        let inner = Inner { accounts, places, large: Arc::new(Semaphore::new(LARGE)) };
+        Slots { inner: Arc::new(inner), patience: None }
     }
 }
 
@@ -83,18 +88,43 @@ impl fmt::Debug for Held {
 }
 
 impl Slots {
+    /// Returns the same slots for a caller that gives up with `unavailable` after this time. The server's own rounds
+    /// are such callers: an account that keeps its slots occupied must not hold up the others' turn.
+    pub fn with_patience(&self, patience: Duration) -> Slots {
+        Slots { patience: Some(patience), ..self.clone() }
+    }
+
     /// Waits until an account may run one more sync.
     pub async fn enter(&self, account: AccountId, place: &str) -> Result<Held> {
-        let account = self.account(account).await?;
-        let guard = Guard::Used(self.place(place).read_owned().await);
-        Ok(Held { slots: self.clone(), account, _place: guard, large: OnceCell::new() })
+        self.bounded(async {
+            let account = self.account(account).await?;
+            let guard = Guard::Used(self.place(place).read_owned().await);
+            Ok(self.held(account, guard))
+        })
+        .await
+    }
+
+    fn held(&self, account: Option<(Arc<OfAccount>, OwnedSemaphorePermit)>, guard: Guard) -> Held {
+        Held { slots: self.clone(), account, _place: guard, large: OnceCell::new() }
+    }
+
+    async fn bounded<T>(&self, wait: impl Future<Output = Result<T>>) -> Result<T> {
+        match self.patience {
+            None => wait.await,
+            Some(patience) => tokio::time::timeout(patience, wait).await.unwrap_or_else(|_| {
+                Err(Error::unavailable("other syncs of the account take all its slots, or use this place"))
+            }),
+        }
     }
 
     /// As [`Slots::enter`], and waits until nothing is at the place. Nothing begins there while it is held.
     pub async fn enter_alone(&self, account: AccountId, place: &str) -> Result<Held> {
-        let account = self.account(account).await?;
-        let guard = Guard::Alone(self.place(place).write_owned().await);
-        Ok(Held { slots: self.clone(), account, _place: guard, large: OnceCell::new() })
+        self.bounded(async {
+            let account = self.account(account).await?;
+            let guard = Guard::Alone(self.place(place).write_owned().await);
+            Ok(self.held(account, guard))
+        })
+        .await
     }
 
     async fn account(&self, account: AccountId) -> Result<Option<(Arc<OfAccount>, OwnedSemaphorePermit)>> {
@@ -105,7 +135,7 @@ impl Slots {
                     syncs: Arc::new(Semaphore::new(OF_ACCOUNT)),
                     large: Arc::new(Semaphore::new(LARGE_OF_ACCOUNT)),
                 };
-                let own = shared(&self.0.accounts, &other, made);
+                let own = shared(&self.inner.accounts, &other, made);
                 let permit = acquire(&own.syncs).await?;
                 Some((own, permit))
             }
@@ -113,7 +143,7 @@ impl Slots {
     }
 
     fn place(&self, place: &str) -> Arc<RwLock<()>> {
-        shared(&self.0.places, &place.to_owned(), || RwLock::new(()))
+        shared(&self.inner.places, &place.to_owned(), || RwLock::new(()))
     }
 }
 
@@ -127,9 +157,10 @@ impl Held {
         let Some((account, _)) = &self.account else { return Ok(Vec::new()) };
         let both = async {
             let own = acquire(&account.large).await?;
-            Ok(vec![own, acquire(&self.slots.0.large).await?])
+            Ok(vec![own, acquire(&self.slots.inner.large).await?])
         };
-        match tokio::time::timeout(PATIENCE, both).await {
+        let patience = self.slots.patience.map_or(PATIENCE, |own| own.min(PATIENCE));
+        match tokio::time::timeout(patience, both).await {
             Ok(both) => both,
             Err(_) => {
                 Err(Error::unavailable("other workspaces with many files are being synced; try again later"))
@@ -210,6 +241,25 @@ mod tests {
         // Whoever gave up holds nothing.
         held.clear();
         assert!(own.large().now_or_never().is_some());
+    }
+
+    /// K11: a round of the server ends although an account keeps its slots, or a place, for itself.
+    #[tokio::test(start_paused = true)]
+    async fn k11_who_has_patience_for_a_while_only_gives_up() {
+        let (slots, one) = (Slots::default(), AccountId::generate());
+        let mut held = Vec::new();
+        for number in 0..OF_ACCOUNT {
+            held.push(slots.enter(one, &number.to_string()).await.unwrap());
+        }
+        let round = slots.with_patience(Duration::from_secs(30));
+        for refused in [round.enter(one, "more").await, round.enter_alone(one, "more").await] {
+            assert_eq!(refused.unwrap_err().kind(), seawall_api::ErrorKind::Unavailable);
+        }
+        // There is a slot, but the place is in use.
+        held.pop();
+        let refused = round.enter_alone(one, "0").await.unwrap_err();
+        assert_eq!(refused.kind(), seawall_api::ErrorKind::Unavailable);
+        assert!(round.enter(one, "0").await.is_ok());
     }
 
     #[tokio::test]

@@ -21,7 +21,7 @@ use tokio::time::sleep;
 const DAY: Duration = Duration::from_secs(86_400);
 const MINUTE: Duration = Duration::from_secs(60);
 
-fn services(world: &World) -> Services {
+pub fn services(world: &World) -> Services {
     let clock: Arc<dyn seawall_core::ports::Clock> = Arc::new(world.clock.clone());
     Services {
         sandboxes: world.service.clone(),

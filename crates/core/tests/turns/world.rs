@@ -65,6 +65,8 @@ pub struct World {
     pub faults: Faults,
     /// Without trouble.
     pub stores: Stores,
+    /// What is behind the stores.
+    pub memory: MemoryStore,
     pub shell: Shell,
     pub webhooks: Arc<FakeWebhooks>,
     pub turns: Turns,
@@ -166,7 +168,8 @@ impl World {
         let faulty = FaultyProvider::new(Arc::new(mock.clone()));
         let faults = faulty.faults();
         let clock = SetClock::new();
-        let stores = MemoryStore::with_clock(Arc::new(clock.clone())).stores();
+        let memory = MemoryStore::with_clock(Arc::new(clock.clone()));
+        let stores = memory.stores();
         let (claims, webhooks) = (MemoryClaims::default(), Arc::new(FakeWebhooks::default()));
         let place = Place {
             provider: Arc::new(faulty),
@@ -182,6 +185,7 @@ impl World {
             mock,
             faults,
             stores,
+            memory,
             shell,
             webhooks,
             turns,

@@ -161,6 +161,7 @@ mod tests {
             path: "/sandboxes".to_owned(),
             status: 201,
             remote: None,
+            left_out: None,
         };
         let mut line = serde_json::to_vec(&entry).unwrap();
         line.push(b'\n');

@@ -30,7 +30,7 @@ statement! {
     SESSIONS: ["DELETE FROM sessions WHERE (account_id, scope, scope_id) IN
         (SELECT account_id, scope, scope_id FROM sessions WHERE last_used_at < $1 ORDER BY last_used_at LIMIT $2) AND last_used_at < $1"];
     ENDED_SANDBOXES: ["SELECT s.id, s.ended_at, CAST(CASE WHEN EXISTS (SELECT 1 FROM conversations c WHERE c.account_id = s.account_id
-        AND c.sandbox_id = s.id) OR s.metadata LIKE '%\"last_place\":%' THEN 1 ELSE 0 END AS BIGINT) FROM sandboxes s WHERE s.state = 'terminated'
+        AND c.sandbox_id = s.id) OR s.has_versions = 1 THEN 1 ELSE 0 END AS BIGINT) FROM sandboxes s WHERE s.state = 'terminated'
         AND s.ended_at < (SELECT ", NOW, ") - $1 AND (s.ended_at, s.id) > ($2, $3) ORDER BY s.ended_at, s.id LIMIT $4"];
     // It may have been made again meanwhile.
     REMOVE_SANDBOX: ["DELETE FROM sandboxes WHERE id = $1 AND state = 'terminated' AND ended_at = $2"];
@@ -46,7 +46,7 @@ statement! {
         (SELECT created_at, id FROM messages WHERE account_id = $1 AND conversation_id = $2 AND created_at < $3
         ORDER BY created_at, id LIMIT $4)"];
     WITH_VERSIONS: ["SELECT s.account_id, s.id, s.ended_at FROM sandboxes s WHERE s.state = 'terminated'
-        AND s.ended_at < (SELECT ", NOW, ") - $1 AND (s.ended_at, s.id) > ($2, $3) AND s.metadata LIKE '%\"last_place\":%'
+        AND s.ended_at < (SELECT ", NOW, ") - $1 AND (s.ended_at, s.id) > ($2, $3) AND s.has_versions = 1
         AND NOT EXISTS (SELECT 1 FROM conversations c WHERE c.account_id = s.account_id AND c.sandbox_id = s.id)
         ORDER BY s.ended_at, s.id LIMIT $4"];
 }

@@ -6,8 +6,8 @@ use super::{
     value::{Row, Value, id, page_values},
 };
 use seawall_api::{
-    SandboxId,
-    sandbox::{SandboxSpec, Timeouts},
+    AccountId, SandboxId,
+    sandbox::{SandboxSpec, SandboxState, Timeouts},
 };
 use seawall_core::{
     Error, Result,
@@ -34,6 +34,8 @@ macro_rules! heads {
 heads! {
     OF_NODE "node = $1 AND state <> 'terminated' AND (created_at, id) > ($2, $3) ORDER BY created_at, id LIMIT $4";
     OF_NO_NODE "node IS NULL AND state <> 'terminated' AND (created_at, id) > ($1, $2) ORDER BY created_at, id LIMIT $3";
+    OF_ACCOUNT "account_id = $1 AND state <> 'terminated' AND (created_at, id) < ($2, $3) ORDER BY created_at DESC, id DESC LIMIT $4";
+    BY_STATE "account_id = $1 AND state = $2 AND (created_at, id) < ($3, $4) ORDER BY created_at DESC, id DESC LIMIT $5";
     ONE "id = $1";
 }
 
@@ -68,12 +70,35 @@ fn head(row: &Row) -> Result<RecordHead> {
 
 impl SqlStore {
     pub(super) async fn page_of_heads(&self, node: Option<&str>, page: &Page) -> Result<Paged<RecordHead>> {
-        page.check()?;
-        let (sql, mut values): (&'static Sql, _) = match node {
+        let (sql, values): (&'static Sql, _) = match node {
             Some(node) => (OF_NODE, vec![Value::from(node)]),
             None => (OF_NO_NODE, Vec::new()),
         };
-        values.extend(page_values(page, Cursor::OLDEST));
+        self.heads_on(sql, values, Cursor::OLDEST, page).await
+    }
+
+    pub(super) async fn heads_of(
+        &self,
+        account: AccountId,
+        state: Option<SandboxState>,
+        page: &Page,
+    ) -> Result<Paged<RecordHead>> {
+        let (sql, values): (&'static Sql, _) = match state {
+            Some(state) => (BY_STATE, vec![id(account), Value::from(state.as_str())]),
+            None => (OF_ACCOUNT, vec![id(account)]),
+        };
+        self.heads_on(sql, values, Cursor::NEWEST, page).await
+    }
+
+    async fn heads_on(
+        &self,
+        sql: &'static Sql,
+        mut values: Vec<Value>,
+        beginning: Cursor,
+        page: &Page,
+    ) -> Result<Paged<RecordHead>> {
+        page.check()?;
+        values.extend(page_values(page, beginning));
         let found = self.db.rows(sql, values).await?.iter().map(head).collect::<Result<Vec<_>>>()?;
         Ok(Paged::cut(found, page.limit, |head| Cursor::at(head.created_at, head.id.as_uuid().as_u128())))
     }

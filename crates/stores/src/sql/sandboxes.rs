@@ -8,12 +8,15 @@ use super::{
 };
 use async_trait::async_trait;
 use jiff::Timestamp;
-use seawall_api::{AccountId, ErrorKind, SandboxId, conversation::Usage};
+use seawall_api::{AccountId, ErrorKind, SandboxId, conversation::Usage, sandbox::SandboxState};
 use seawall_core::{
     Error, Result,
     ports::{
         RecordHead,
-        store::{Cursor, Page, Paged, SandboxFilter, SandboxRow, SandboxRows, merge_metadata, to_micros},
+        store::{
+            Cursor, Page, Paged, SandboxFilter, SandboxRow, SandboxRows, has_versions, merge_metadata,
+            to_micros,
+        },
     },
 };
 use serde_json::{Map, Value as Json};
@@ -46,8 +49,8 @@ with_lists! {
     SIZES_BY_NAME: ["SELECT CAST(OCTET_LENGTH(metadata) + OCTET_LENGTH(spec) AS BIGINT) FROM sandboxes WHERE account_id = $1
         AND name = $2 AND state <> 'terminated' AND (created_at, id) < ($3, $4) ORDER BY created_at DESC, id DESC LIMIT $5"];
     INSERT: ["INSERT INTO sandboxes (id, account_id, name, provider, node, template, spec, state, reason, removing, unsynced, unsynced_why, metadata,
-        created_at, started_at, last_used_at, version, timeouts, volume, ended_at) VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $15,
-        $16, $17, $18, 1, $13, $14, CASE WHEN $8 = 'terminated' THEN ", NOW, " END) ON CONFLICT DO NOTHING"];
+        created_at, started_at, last_used_at, version, timeouts, volume, ended_at, has_versions) VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $15,
+        $16, $17, $18, 1, $13, $14, CASE WHEN $8 = 'terminated' THEN ", NOW, " END, $19) ON CONFLICT DO NOTHING"];
     GET: ["SELECT id, account_id, name, provider, node, template, spec, state, reason, removing, unsynced, unsynced_why, metadata,
         created_at, started_at, last_used_at, version FROM sandboxes WHERE id = $2 AND account_id = $1"];
     LOCK: ["SELECT id, account_id, name, provider, node, template, spec, state, reason, removing, unsynced, unsynced_why, metadata,
@@ -61,8 +64,13 @@ with_lists! {
         last_used_at = ", GREATEST, "(last_used_at, $16), version = version + 1,
         ended_at = CASE WHEN $8 = 'terminated' THEN COALESCE(ended_at, ", NOW, ") END
         WHERE id = $2 AND account_id = $1"];
-    SET_METADATA: ["UPDATE sandboxes SET metadata = $3, version = version + 1 WHERE id = $2 AND account_id = $1"];
+    SET_METADATA: ["UPDATE sandboxes SET metadata = $3, has_versions = $4, version = version + 1 WHERE id = $2 AND account_id = $1"];
     TOUCH: ["UPDATE sandboxes SET last_used_at = ", GREATEST, "(last_used_at, $3) WHERE id = $2 AND account_id = $1"];
+    ENDED_BYTES: ["SELECT CAST(COALESCE(SUM(bytes), 0) AS BIGINT) FROM sandboxes WHERE account_id = $1 AND state = 'terminated'"];
+    // It may have been made again meanwhile: then it has no such time.
+    REMOVE_ENDED: ["DELETE FROM sandboxes WHERE ended_at IS NOT NULL AND id IN (SELECT s.id FROM sandboxes s WHERE s.account_id = $1
+        AND s.state = 'terminated' AND s.has_versions = 0 AND NOT EXISTS (SELECT 1 FROM conversations c
+        WHERE c.account_id = s.account_id AND c.sandbox_id = s.id) ORDER BY s.ended_at, s.id LIMIT $2)"];
     REMOVE: ["DELETE FROM sandboxes WHERE id = $2 AND account_id = $1"];
 }
 
@@ -145,6 +153,7 @@ async fn insert(tx: &mut Tx, new: &SandboxRow) -> Result<SandboxRow> {
         Value::from(new.created_at),
         Value::from(new.started_at),
         Value::from(new.last_used_at),
+        Value::from(has_versions(&new.metadata)),
     ]);
     // Mostly nothing is in its way.
     if tx.run(INSERT, values).await? == 1 {
@@ -189,11 +198,21 @@ async fn update(tx: &mut Tx, new: &SandboxRow) -> Result<SandboxRow> {
     Ok(done)
 }
 
+async fn set_metadata(
+    tx: &mut Tx,
+    account: AccountId,
+    wanted: SandboxId,
+    metadata: &Map<String, Json>,
+) -> Result<()> {
+    let values = vec![id(account), id(wanted), json(metadata)?, Value::from(has_versions(metadata))];
+    tx.run(SET_METADATA, values).await.map(drop)
+}
+
 async fn merge(tx: &mut Tx, args: &(AccountId, SandboxId, Map<String, Json>)) -> Result<SandboxRow> {
     let (account, wanted, changes) = args;
     let mut metadata = locked(tx, *account, *wanted).await?.metadata;
     merge_metadata(&mut metadata, changes)?;
-    tx.run(SET_METADATA, vec![id(*account), id(*wanted), json(&metadata)?]).await?;
+    set_metadata(tx, *account, *wanted, &metadata).await?;
     locked(tx, *account, *wanted).await
 }
 
@@ -207,7 +226,7 @@ pub(super) async fn add_usage(
     let Some(row) = tx.row(LOCK, vec![id(account), id(wanted)]).await? else { return Ok(()) };
     let mut metadata = sandbox(&row)?.metadata;
     usage.add_to(&mut metadata);
-    tx.run(SET_METADATA, vec![id(account), id(wanted), json(&metadata)?]).await.map(drop)
+    set_metadata(tx, account, wanted, &metadata).await
 }
 
 impl SqlStore {
@@ -329,6 +348,23 @@ impl SandboxRows for SqlStore {
 
     async fn heads_of_node(&self, node: Option<&str>, page: &Page) -> Result<Paged<RecordHead>> {
         self.page_of_heads(node, page).await
+    }
+
+    async fn heads_of_account(
+        &self,
+        account: AccountId,
+        state: Option<SandboxState>,
+        page: &Page,
+    ) -> Result<Paged<RecordHead>> {
+        self.heads_of(account, state, page).await
+    }
+
+    async fn ended_bytes(&self, account: AccountId) -> Result<u64> {
+        self.db.row(ENDED_BYTES, vec![id(account)]).await?.map_or(Ok(0), |row| row.count(0))
+    }
+
+    async fn remove_ended(&self, account: AccountId, limit: u32) -> Result<u64> {
+        self.db.run(REMOVE_ENDED, vec![id(account), Value::from(limit)]).await
     }
 
     async fn head(&self, wanted: SandboxId) -> Result<Option<RecordHead>> {

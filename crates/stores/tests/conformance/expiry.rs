@@ -23,6 +23,8 @@ cases!("expiry";
     k11_conversations_are_found_by_their_last_change;
     k11_messages_go_by_their_time;
     k11_records_stay_with_their_versions;
+    k11_metadata_of_a_user_keeps_no_record;
+    k8_ended_records_are_counted_and_the_oldest_go_first;
 );
 
 const LONG: Duration = Duration::from_secs(3600);
@@ -234,5 +236,60 @@ async fn k11_records_stay_with_their_versions(cx: Cx) -> Result<()> {
     rows.merge_metadata(ended[0].0, ended[0].1, &none).await?;
     ensure!(expiry.expire_sandboxes(SHORT, None, 10).await?.removed == 1);
     ensure!(rows.find(ended[0].1).await?.is_none() && rows.find(ended[1].1).await?.is_some());
+    Ok(())
+}
+
+/// Only the service's own key says that there are versions, and no text that looks like it.
+async fn k11_metadata_of_a_user_keeps_no_record(cx: Cx) -> Result<()> {
+    let (rows, expiry) = (&cx.stores.sandboxes, &cx.stores.expiry);
+    let forged = [
+        json!({"a": {"last_place": 1}}),
+        json!({"a": [{"b": {"last_place": "memory:/docs"}}], "nul": "\u{0}"}),
+        json!({"a": "\"last_place\":"}),
+    ];
+    for metadata in &forged {
+        let row = rows.insert(&sandbox(cx.account)).await?;
+        let row =
+            rows.merge_metadata(cx.account, row.id, metadata.as_object().unwrap_or(&Map::new())).await?;
+        let over = SandboxRow { state: SandboxState::Terminated, reason: Some(EndReason::Terminated), ..row };
+        rows.update(&over).await?;
+    }
+    let mut removed = 0;
+    while removed < forged.len() as u64 {
+        removed += some(|| async { Ok(expiry.expire_sandboxes(SHORT, None, 10).await?.removed) }).await?;
+    }
+    ensure!(expiry.ended_with_versions(SHORT, &Page::first(9)).await?.items.is_empty());
+    Ok(())
+}
+
+async fn k8_ended_records_are_counted_and_the_oldest_go_first(cx: Cx) -> Result<()> {
+    let rows = &cx.stores.sandboxes;
+    let large = Map::from_iter([("x".to_owned(), json!("y".repeat(10_000)))]);
+    let mut ended = Vec::new();
+    for second in 0..5 {
+        let new = SandboxRow { metadata: large.clone(), created_at: at(9 - second), ..sandbox(cx.account) };
+        let row = rows.insert(&new).await?;
+        ensure!(rows.ended_bytes(cx.account).await? / 10_000 == ended.len() as u64, "it was not ended");
+        let over = SandboxRow { state: SandboxState::Terminated, reason: Some(EndReason::Terminated), ..row };
+        ended.push(rows.update(&over).await?);
+    }
+    let lives = rows.insert(&sandbox(cx.account)).await?;
+    let heads = async |state, page: Page| rows.heads_of_account(cx.account, state, &page).await;
+    ensure!(heads(None, Page::first(9)).await?.items == [lives.head()]);
+    let first = heads(Some(SandboxState::Terminated), Page::first(2)).await?;
+    ensure!(first.items == [ended[0].head(), ended[1].head()], "newest first");
+    let next = Page::first(9).after(first.next.unwrap());
+    ensure!(heads(Some(SandboxState::Terminated), next).await?.items.len() == 3);
+    // A conversation needs one, and versions another.
+    let linked = NewConversation { sandbox_id: Some(ended[0].id), ..super::kit::conversation() };
+    cx.stores.conversations.ensure(cx.account, &linked).await?;
+    let notes = Map::from_iter([("last_place".to_owned(), json!("memory:/docs"))]);
+    rows.merge_metadata(cx.account, ended[2].id, &notes).await?;
+    ensure!(rows.remove_ended(cx.account, 2).await? == 2);
+    for (row, stays) in [(0, true), (1, false), (2, true), (3, false), (4, true)] {
+        ensure!(rows.find(ended[row].id).await?.is_some() == stays, "{row}");
+    }
+    ensure!(rows.remove_ended(cx.account, 9).await? == 1 && rows.remove_ended(cx.account, 9).await? == 0);
+    ensure!(rows.ended_bytes(cx.account).await? / 10_000 == 2 && rows.find(lives.id).await?.is_some());
     Ok(())
 }

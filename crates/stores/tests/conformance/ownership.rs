@@ -9,6 +9,7 @@ use seawall_api::{
     ErrorKind, HookRunId, KeyId, SandboxId,
     account::{ApiKey, KeyScope},
     conversation::{Role, Usage},
+    sandbox::SandboxState,
 };
 use seawall_core::ports::store::{
     Begun, ConversationFilter, Day, Direction, HookOutcome, HookRun, HookUsage, KeyLimits, NewConversation,
@@ -118,6 +119,9 @@ const OWNED: &[&str] = &[
     "Messages::list",
     "Messages::delete_all",
     "SandboxRows::get",
+    "SandboxRows::heads_of_account",
+    "SandboxRows::ended_bytes",
+    "SandboxRows::remove_ended",
     "SandboxRows::sizes",
     "SandboxRows::list",
     "SandboxRows::update",
@@ -289,7 +293,11 @@ async fn sandboxes(cx: &Cx) -> Result<()> {
     store.remove(stranger, row.id).await?;
     ensure!(store.list(stranger, &SandboxFilter::default(), &Page::first(9)).await?.items.is_empty());
     ensure!(store.sizes(stranger, &SandboxFilter::default(), &Page::first(9)).await?.is_empty());
+    ensure!(store.heads_of_account(stranger, None, &Page::first(9)).await?.items.is_empty());
     ensure!(store.get(cx.account, row.id).await? == row);
+    store.update(&SandboxRow { state: SandboxState::Terminated, ..row.clone() }).await?;
+    ensure!(store.ended_bytes(stranger).await? == 0 && store.remove_ended(stranger, 9).await? == 0);
+    ensure!(store.find(row.id).await?.is_some());
     Ok(())
 }
 

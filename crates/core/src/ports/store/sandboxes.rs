@@ -18,6 +18,12 @@ use serde_json::{Map, Value};
 pub const MAX_METADATA: usize = 64 << 10;
 pub const MAX_METADATA_KEYS: usize = 256;
 
+/// Sandboxes or conversations on a page of whole rows that the server reads for itself, beside the byte budget of requests. A row
+/// may have 144 KiB.
+pub const WHOLE_ROWS: u32 = 50;
+/// Heads on a page that the server reads for itself. A head of a row from before version 6 of the database may come with its spec.
+pub const HEADS: u32 = 200;
+
 /// Sets keys, and takes away those whose value is null. `too_large` where that is more than [`MAX_METADATA`] or
 /// [`MAX_METADATA_KEYS`] allow, unless it is less than there was before.
 pub fn merge_metadata(metadata: &mut Map<String, Value>, changes: &Map<String, Value>) -> Result<()> {
@@ -40,6 +46,14 @@ pub fn merge_metadata(metadata: &mut Map<String, Value>, changes: &Map<String, V
         return Err(Error::new(ErrorKind::TooLarge, message).with_code("metadata_too_large"));
     }
     Ok(())
+}
+
+/// The key of the metadata that says where the versions of a sandbox are. A sandbox without it has none.
+pub(crate) const LAST_PLACE: &str = "last_place";
+
+/// Returns whether a sandbox with this metadata has versions.
+pub fn has_versions(metadata: &Map<String, Value>) -> bool {
+    metadata.contains_key(LAST_PLACE)
 }
 
 /// Bytes and keys of what is not the service's own.
@@ -171,6 +185,22 @@ pub trait SandboxRows: Send + Sync {
 
     /// As [`SandboxRows::of_node`], but only what background rounds need: neither specs nor metadata are read.
     async fn heads_of_node(&self, node: Option<&str>, page: &Page) -> Result<Paged<RecordHead>>;
+
+    /// A page of heads of an account's sandboxes in a state (`None`: all but the terminated ones), newest first. For work that goes
+    /// through all sandboxes of an account: neither specs nor metadata are read.
+    async fn heads_of_account(
+        &self,
+        account: AccountId,
+        state: Option<SandboxState>,
+        page: &Page,
+    ) -> Result<Paged<RecordHead>>;
+
+    /// Bytes of the specs and metadata of an account's sandboxes that were ended.
+    async fn ended_bytes(&self, account: AccountId) -> Result<u64>;
+
+    /// Removes up to `limit` records of an account's sandboxes that were ended, the earliest first, and returns how many. Those that
+    /// [`Expiry::expire_sandboxes`](super::Expiry::expire_sandboxes) calls needed stay.
+    async fn remove_ended(&self, account: AccountId, limit: u32) -> Result<u64>;
 
     /// As [`SandboxRows::find`], of the same part.
     async fn head(&self, id: SandboxId) -> Result<Option<RecordHead>>;

@@ -3,7 +3,7 @@
 use super::{MemoryStore, State, oldest};
 use crate::{
     Error, Result,
-    ports::store::{Cursor, Expiry, Page, Paged, SandboxRow, Walked, to_micros},
+    ports::store::{Cursor, Expiry, Page, Paged, SandboxRow, Walked, has_versions, to_micros},
 };
 use async_trait::async_trait;
 use jiff::Timestamp;
@@ -28,12 +28,8 @@ fn ended(state: &State, now: Timestamp, age: Duration) -> Vec<(Cursor, &SandboxR
     found
 }
 
-fn is_linked(state: &State, id: SandboxId) -> bool {
+pub(super) fn is_linked(state: &State, id: SandboxId) -> bool {
     state.conversations.values().any(|found| found.sandbox_id == Some(id))
-}
-
-fn has_versions(row: &SandboxRow) -> bool {
-    row.metadata.contains_key("last_place")
 }
 
 #[async_trait]
@@ -67,7 +63,7 @@ impl Expiry for MemoryStore {
         let mut ended: Vec<_> = ended(&state, self.now(), age)
             .into_iter()
             .filter(|(place, _)| after.is_none_or(|after| *place > after))
-            .map(|(place, row)| (place, row.id, is_linked(&state, row.id) || has_versions(row)))
+            .map(|(place, row)| (place, row.id, is_linked(&state, row.id) || has_versions(&row.metadata)))
             .collect();
         let more = ended.len() >= limit as usize;
         ended.truncate(limit as usize);
@@ -138,7 +134,7 @@ impl Expiry for MemoryStore {
     async fn ended_with_versions(&self, age: Duration, page: &Page) -> Result<Paged<(AccountId, SandboxId)>> {
         let state = self.state();
         let ended = ended(&state, self.now(), age).into_iter();
-        let wanted = ended.filter(|(_, row)| has_versions(row) && !is_linked(&state, row.id));
+        let wanted = ended.filter(|(_, row)| has_versions(&row.metadata) && !is_linked(&state, row.id));
         oldest(wanted.map(|(place, row)| (place, (row.account_id, row.id))).collect(), page)
     }
 }

@@ -1,13 +1,13 @@
 //! Rows of sandboxes, sessions, runs of hooks.
 
-use super::{MemoryStore, State, newest, oldest};
+use super::{MemoryStore, State, expiry::is_linked, newest, oldest};
 use crate::{
     Error, Result,
     ports::{
         RecordHead,
         store::{
             Cursor, HookOutcome, HookRun, HookRuns, Page, Paged, SandboxFilter, SandboxRow, SandboxRows,
-            Session, SessionScope, Sessions, merge_metadata, to_micros,
+            Session, SessionScope, Sessions, has_versions, merge_metadata, to_micros,
         },
     },
 };
@@ -28,6 +28,16 @@ impl State {
     fn sandbox(&mut self, account: AccountId, id: SandboxId) -> Result<&mut SandboxRow> {
         let found = self.sandboxes.get_mut(&id).filter(|row| row.account_id == account);
         found.ok_or_else(|| no_sandbox(id))
+    }
+
+    fn listed(&self, account: AccountId, filter: &SandboxFilter, page: &Page) -> Result<Paged<SandboxRow>> {
+        let wanted = |row: &&SandboxRow| {
+            row.account_id == account
+                && (filter.name.is_none() || filter.name == row.name)
+                && filter.state.map_or(row.state != SandboxState::Terminated, |wanted| wanted == row.state)
+        };
+        let found = self.sandboxes.values().filter(wanted);
+        newest(found.map(|r| (Cursor::at(r.created_at, r.id.as_uuid().as_u128()), r.clone())).collect(), page)
     }
 
     fn name_is_free(&self, row: &SandboxRow) -> Result<()> {
@@ -81,14 +91,9 @@ impl SandboxRows for MemoryStore {
         filter: &SandboxFilter,
         page: &Page,
     ) -> Result<Paged<SandboxRow>> {
-        let state = self.state();
-        let wanted = |row: &&SandboxRow| {
-            row.account_id == account
-                && (filter.name.is_none() || filter.name == row.name)
-                && filter.state.map_or(row.state != SandboxState::Terminated, |wanted| wanted == row.state)
-        };
-        let found = state.sandboxes.values().filter(wanted);
-        newest(found.map(|r| (Cursor::at(r.created_at, r.id.as_uuid().as_u128()), r.clone())).collect(), page)
+        let mut state = self.state();
+        state.widest_page = state.widest_page.max(page.limit);
+        state.listed(account, filter, page)
     }
 
     async fn update(&self, row: &SandboxRow) -> Result<SandboxRow> {
@@ -162,6 +167,49 @@ impl SandboxRows for MemoryStore {
     async fn heads_of_node(&self, node: Option<&str>, page: &Page) -> Result<Paged<RecordHead>> {
         let found = self.of_node(node, page).await?;
         Ok(Paged { items: found.items.iter().map(SandboxRow::head).collect(), next: found.next })
+    }
+
+    async fn heads_of_account(
+        &self,
+        account: AccountId,
+        state: Option<SandboxState>,
+        page: &Page,
+    ) -> Result<Paged<RecordHead>> {
+        let filter = SandboxFilter { state, name: None };
+        let found = self.state().listed(account, &filter, page)?;
+        Ok(Paged { items: found.items.iter().map(SandboxRow::head).collect(), next: found.next })
+    }
+
+    async fn ended_bytes(&self, account: AccountId) -> Result<u64> {
+        let size = |row: &SandboxRow| {
+            let texts = [serde_json::to_string(&row.spec), serde_json::to_string(&row.metadata)];
+            texts.into_iter().flatten().map(|text| text.len() as u64).sum::<u64>()
+        };
+        let state = self.state();
+        Ok(state
+            .sandboxes
+            .values()
+            .filter(|row| row.account_id == account && row.state == SandboxState::Terminated)
+            .map(size)
+            .sum())
+    }
+
+    async fn remove_ended(&self, account: AccountId, limit: u32) -> Result<u64> {
+        let mut state = self.state();
+        let mut gone: Vec<_> = state
+            .sandboxes
+            .values()
+            .filter(|row| row.account_id == account && row.state == SandboxState::Terminated)
+            .filter(|row| !is_linked(&state, row.id) && !has_versions(&row.metadata))
+            .map(|row| (state.ended.get(&row.id).copied(), row.id))
+            .collect();
+        gone.sort();
+        gone.truncate(limit as usize);
+        for (_, id) in &gone {
+            state.sandboxes.remove(id);
+            state.ended.remove(id);
+        }
+        Ok(gone.len() as u64)
     }
 
     async fn head(&self, id: SandboxId) -> Result<Option<RecordHead>> {
