@@ -176,7 +176,7 @@ impl Ledger {
         entry.is_some_and(|entry| entry.running && entry.saving)
     }
 
-    /// Refuses an account that has all the bytes in buckets that it may have. Nothing that saves files asks this.
+    /// Refuses an account that has all the bytes in buckets and conversations that it may have. Nothing that saves files asks this.
     pub async fn refuse_full(&self, account: AccountId) -> Result<()> {
         match account {
             AccountId::LOCAL => Ok(()),
@@ -191,7 +191,8 @@ impl Ledger {
         if let Some(most) = limits.get(Limit::StoredMb) {
             let used = self.0.stored.total(account).await?;
             if used >= most.saturating_mul(1 << 20) {
-                let what = "nothing is made, started or restored before versions are pruned or deleted";
+                let what =
+                    "nothing is made, started or restored before versions or conversations are deleted";
                 return Err(Limit::StoredMb.reached(most, used.div_ceil(1 << 20), what));
             }
         }

@@ -35,6 +35,7 @@ const MIGRATIONS: &[Migration] = &[
     migration!("0007_accounts"),
     migration!("0008_stored"),
     migration!("0009_tokens"),
+    migration!("0010_conversation_bytes"),
 ];
 
 /// What was done.
