@@ -56,7 +56,7 @@ impl Refusal {
         *answer.status_mut() = self.status;
         let headers = answer.headers_mut();
         headers.insert(CONTENT_TYPE, shape.content_type());
-        if self.limit.is_some() && self.passes {
+        if self.passes && (self.limit.is_some() || self.status == StatusCode::SERVICE_UNAVAILABLE) {
             headers.insert(RETRY_AFTER, HeaderValue::from_static("5"));
         }
         if shape != Shape::Text && !self.passes {

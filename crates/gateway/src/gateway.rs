@@ -15,6 +15,7 @@ use reqwest::Client;
 use seawall_core::{
     Result,
     agents::ModelApi,
+    budget::Budget,
     ports::gateway::{Access, Gateway},
 };
 use seawall_wire::Duplex;
@@ -70,6 +71,10 @@ impl Gateway for HttpGateway {
 
     fn check(&self, api: ModelApi) -> Result<()> {
         self.0.target(api).check()
+    }
+
+    fn count_in(&self, budget: &Budget) {
+        self.0.rooms.count_in(budget);
     }
 }
 

@@ -12,14 +12,16 @@
 //!   added to the meter once, when the answer ends, breaks off, or the box hangs up.
 //! - **What is limited is reserved first.** A request of an account with a token limit goes out only once its
 //!   estimate (`estimate`) is reserved; an answer that does not tell what it used costs the estimate.
-//! - **Memory is bounded.** Requests to models are read whole, up to 32 MiB each and 128 MiB for each
-//!   sandbox; all else streams. Reading `usage` takes the same few kilobytes however long an answer is.
+//! - **Memory is bounded.** Requests to models are read whole, up to 32 MiB each and 128 MiB for each sandbox, within
+//!   five minutes, and each byte is reserved from the server's budget in the name of the account before it is kept; all
+//!   else streams. Reading `usage` takes the same few kilobytes however long an answer is.
 //! - **Nobody else's server is waited for without an end**, and no input makes anything panic.
 //!
 //! Start with `gateway`, then `models` and `git`.
 
 mod answer;
 mod ask;
+mod body;
 mod count;
 mod estimate;
 mod exchange;

@@ -3,17 +3,16 @@
 use crate::{
     answer::{Answer, Refusal, Shape},
     ask::Ask,
+    body,
     count::Counter,
     estimate::{Estimate, Limit},
     exchange::Exchange,
     gateway::{Inner, beneath},
     headers,
-    room::LONGEST,
     settings::{name, word},
-    upstream::{self, Activity, IDLE},
+    upstream::{self, Activity},
 };
-use bytes::{Bytes, BytesMut};
-use http_body_util::BodyExt;
+use bytes::Bytes;
 use hyper::{
     Method, Request, StatusCode,
     body::{Body as _, Incoming},
@@ -26,7 +25,6 @@ use seawall_core::{
     tokens::TokenRefusal,
 };
 use std::sync::Arc;
-use tokio::time::timeout;
 
 /// What may be asked.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -78,9 +76,13 @@ async fn forward(
     // Kept until the head of the answer is there: by then the body is gone.
     let mut room = None;
     if route.asks() {
-        room = gateway.rooms.take(access.sandbox, body.size_hint().exact()).await;
+        let mut entered = gateway.rooms.enter(access.sandbox, access.account, body.size_hint().exact()).await;
+        let body = body::read(body, &mut entered).await?;
         let body = permitted(exchange, models, route, body, target.most_output()).await?;
+        // The body alone is left of what was reserved for reading it.
+        entered.shrink_to(body.len() as u64);
         request = request.body(body);
+        room = Some(entered);
     }
     access.meter.request();
     exchange.sent(true);
@@ -99,10 +101,9 @@ async fn permitted(
     exchange: &mut Exchange,
     models: &ModelAccess,
     route: Route,
-    body: Incoming,
+    body: Bytes,
     most_output: u64,
 ) -> Result<Bytes, Refusal> {
-    let body = whole(body).await?;
     let ask = Ask::parse(&body)?;
     exchange.model = Some(ask.model.clone());
     ask.check_model(models)?;
@@ -128,32 +129,6 @@ fn not_reserved(refusal: TokenRefusal) -> Refusal {
             let message = "the server cannot reserve tokens for this request now; the server's log says why";
             Refusal::passing(StatusCode::SERVICE_UNAVAILABLE, message)
         }
-    }
-}
-
-async fn whole(mut body: Incoming) -> Result<Bytes, Refusal> {
-    let hint = body.size_hint();
-    if hint.lower() > LONGEST {
-        return Err(too_large());
-    }
-    let expected = usize::try_from(hint.exact().unwrap_or(0)).unwrap_or(0);
-    let mut whole = BytesMut::with_capacity(expected);
-    loop {
-        let frame = timeout(IDLE, body.frame()).await.map_err(|_| {
-            Refusal::new(StatusCode::REQUEST_TIMEOUT, "the body of the request did not come in time")
-        })?;
-        let Some(frame) = frame else {
-            return Ok(whole.freeze());
-        };
-        let frame =
-            frame.map_err(|_| Refusal::new(StatusCode::BAD_REQUEST, "the body of the request broke off"))?;
-        let Ok(part) = frame.into_data() else {
-            continue;
-        };
-        if (whole.len() + part.len()) as u64 > LONGEST {
-            return Err(too_large());
-        }
-        whole.extend_from_slice(&part);
     }
 }
 
@@ -257,11 +232,6 @@ fn offered(api: ModelApi) -> &'static str {
 fn not_for_this_sandbox(api: ModelApi) -> Refusal {
     let message = format!("this sandbox may not use {}: the agent of its template does not", name(api));
     Refusal::new(StatusCode::FORBIDDEN, message)
-}
-
-fn too_large() -> Refusal {
-    let message = format!("the body of a request may have {} MiB", LONGEST >> 20);
-    Refusal::new(StatusCode::PAYLOAD_TOO_LARGE, message)
 }
 
 #[cfg(test)]

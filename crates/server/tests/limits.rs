@@ -185,6 +185,35 @@ async fn k8_stored_bytes_refuse_new_work_and_no_end() {
     assert_eq!(ask(&world, "POST", "/sandboxes", json!({})).await.0, StatusCode::CREATED);
 }
 
+/// Prompts, answers and events are stored bytes too.
+#[tokio::test]
+async fn k5_conversations_count_as_stored_bytes_and_deleting_them_makes_room() {
+    let world = world(&[(Limit::StoredMb, 1)]).await;
+    let path = "/conversations/new/sandbox/auto";
+    // Its prompt, its event and its answer: 300 KiB and a little.
+    let prompt = json!({"prompt": format!("say {}", "x".repeat(100 << 10))});
+    for _ in 0..4 {
+        world.sse("POST", path, &world.theirs, Some(prompt.clone())).await;
+    }
+    let (status, answer) = ask(&world, "POST", path, prompt.clone()).await;
+    assert_eq!(status, StatusCode::TOO_MANY_REQUESTS, "{answer}");
+    assert_eq!(told(&answer), ("stored_mb".to_owned(), 1.0, 2.0));
+    assert!(answer["detail"].as_str().unwrap().contains("conversations are deleted"), "{answer}");
+    let (_, usage) = ask(&world, "GET", "/account/usage", Value::Null).await;
+    let stored = usage["limits"].as_array().unwrap().iter().find(|limit| limit["name"] == "stored_mb");
+    assert_eq!(stored.unwrap()["used"].as_f64(), Some(2.0), "{usage}");
+    // Others have their own.
+    let (_, third) = world.tenant().await;
+    world.sse("POST", path, &third, Some(prompt.clone())).await;
+    let all = &world.stores.conversations;
+    let found = all.list(world.other, &ConversationFilter::default(), &Page::first(9)).await.unwrap();
+    assert_eq!(found.items.len(), 4, "nothing is stored of a turn that is refused");
+    let (status, answer) =
+        ask(&world, "DELETE", &format!("/conversations/{}", found.items[0].id), Value::Null).await;
+    assert!(status.is_success(), "{answer}");
+    world.sse("POST", path, &world.theirs, Some(prompt)).await;
+}
+
 /// A bucket that cannot be had: the mock's guest has no files.
 async fn without_bucket(values: &[(Limit, u64)]) -> World {
     let bucket = Some(Arc::new(MemoryBucket::default()) as SharedBucket);

@@ -2,6 +2,7 @@
 
 mod accounts;
 mod check;
+mod conversation_bytes;
 mod conversations;
 mod db;
 mod errors;
@@ -75,6 +76,7 @@ pub async fn plan(db: &Db, sql: &'static Sql) -> seawall_core::Result<Vec<String
 pub fn statements() -> Vec<&'static Sql> {
     [
         accounts::ALL,
+        conversation_bytes::ALL,
         conversations::ALL,
         expiry::ALL,
         heads::ALL,

@@ -217,7 +217,7 @@ impl Ledger {
         entry.is_some_and(|entry| entry.running && entry.saving)
     }
 
-    /// Refuses an account that has all the bytes in buckets that it may have, and returns how many those are. Nothing that
+    /// Refuses an account that has all the bytes in buckets and conversations that it may have, and returns how many those are. Nothing that
     /// saves files is refused by this.
     pub async fn refuse_full(&self, account: AccountId) -> Result<Option<u64>> {
         match account {
@@ -233,7 +233,8 @@ impl Ledger {
         if let Some(most) = limits.get(Limit::StoredMb) {
             let used = self.0.stored.total(account).await?;
             if used >= to_bytes(most) {
-                let what = "nothing is made, started or restored before versions are pruned or deleted";
+                let what =
+                    "nothing is made, started or restored before versions or conversations are deleted";
                 return Err(Limit::StoredMb.reached(most, used.div_ceil(1 << 20), what));
             }
         }

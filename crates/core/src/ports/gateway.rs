@@ -4,7 +4,7 @@
 //! sandbox may reach. Everything else is refused. Nothing that a box sends is believed: not its `Host`, not its
 //! credentials, not its paths.
 
-use crate::tokens::TurnTokens;
+use crate::{budget::Budget, tokens::TurnTokens};
 use async_trait::async_trait;
 use seawall_api::{AccountId, ConversationId, SandboxId, TurnId, conversation::Usage};
 use seawall_wire::Duplex;
@@ -121,6 +121,10 @@ pub trait Gateway: Send + Sync {
 
     /// Whether the server has a key for an API; else what to do about it.
     fn check(&self, api: crate::agents::ModelApi) -> crate::Result<()>;
+
+    /// Reserves the memory that requests of boxes hold from this budget, in the name of their accounts. A gateway that
+    /// holds no bodies needs none.
+    fn count_in(&self, _budget: &Budget) {}
 }
 
 /// A call to somebody else's server.

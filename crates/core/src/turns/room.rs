@@ -41,9 +41,13 @@ pub(super) struct Room {
 }
 
 impl Turns {
-    /// Counts what turns hold in memory among bodies in flight. The first budget counts.
+    /// Counts what turns, and requests of their agents at the gateway, hold in memory among bodies in flight. The first
+    /// budget counts.
     pub fn count_in(&self, budget: &Budget) {
         let _ = self.inner.budget.set(budget.clone());
+        if let Some(gateway) = &self.inner.gateway {
+            gateway.count_in(budget);
+        }
     }
 
     pub(super) fn room(&self, account: AccountId) -> Room {

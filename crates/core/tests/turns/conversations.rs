@@ -9,6 +9,7 @@ use seawall_api::{
     sandbox::SandboxState,
 };
 use seawall_core::{
+    budget::{Budget, BudgetLimits},
     ports::{Provider, Volumes},
     service::Wanted,
     templates::{SyncPart, Template},
@@ -272,7 +273,7 @@ async fn c8_a_wait_may_be_of_any_length() {
 
 #[tokio::test(start_paused = true)]
 async fn h7_without_a_model_an_agents_turn_is_not_begun() {
-    let keyless = Setup { gateway: Some(Arc::new(Keyless)), ..Setup::default() };
+    let keyless = Setup { gateway: Some(Arc::new(Keyless::default())), ..Setup::default() };
     for (setup, said) in [(Setup::default(), "no models"), (keyless, "no key for Anthropic")] {
         let world = World::with(setup);
         let id = ConversationId::generate();
@@ -284,4 +285,15 @@ async fn h7_without_a_model_an_agents_turn_is_not_begun() {
         sleep(Duration::from_secs(1)).await;
         assert_eq!(world.boxes().await, 0);
     }
+}
+
+#[tokio::test]
+async fn k5_the_gateway_reserves_from_the_budget_of_the_server() {
+    let gateway = Arc::new(Keyless::default());
+    let world = World::with(Setup { gateway: Some(gateway.clone()), ..Setup::default() });
+    let budget = Budget::new(BudgetLimits { server: 1000, account: 500 });
+    world.turns.count_in(&budget);
+    let held = budget.try_reserve(None, 400).unwrap();
+    assert_eq!(gateway.budget.get().map(Budget::free), Some(600));
+    drop(held);
 }

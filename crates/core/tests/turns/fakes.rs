@@ -5,6 +5,7 @@ use futures::future::BoxFuture;
 use seawall_core::{
     Error, Result,
     agents::ModelApi,
+    budget::Budget,
     hooks::{Hook, HookContext, HookKind, Moment},
     ports::gateway::{Access, Gateway, WebhookCall, Webhooks},
     workspaces::Buckets,
@@ -12,7 +13,7 @@ use seawall_core::{
 use seawall_sync::bucket::SharedBucket;
 use seawall_wire::Duplex;
 use std::sync::{
-    Arc, Mutex,
+    Arc, Mutex, OnceLock,
     atomic::{AtomicBool, Ordering},
 };
 use tokio::sync::watch;
@@ -76,7 +77,11 @@ impl Buckets for GatedBuckets {
 }
 
 /// A gateway without a key.
-pub struct Keyless;
+#[derive(Default)]
+pub struct Keyless {
+    /// The budget from which it would reserve.
+    pub budget: OnceLock<Budget>,
+}
 
 #[async_trait]
 impl Gateway for Keyless {
@@ -84,6 +89,10 @@ impl Gateway for Keyless {
 
     fn check(&self, api: ModelApi) -> Result<()> {
         Err(Error::unavailable(format!("there is no key for {api:?}; set it")))
+    }
+
+    fn count_in(&self, budget: &Budget) {
+        self.budget.set(budget.clone()).unwrap();
     }
 }
 

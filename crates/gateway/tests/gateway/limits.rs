@@ -2,13 +2,15 @@
 
 use crate::{
     client::{Client, MESSAGES, RESPONSES, gateway, with_models},
-    upstream::Upstream,
+    upstream::{Step, Upstream},
 };
+use seawall_api::SandboxId;
 use seawall_core::{
     agents::ModelApi::{Anthropic, OpenAi},
-    ports::gateway::Access,
+    budget::{Budget, BudgetLimits},
+    ports::gateway::{Access, Gateway as _},
 };
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 fn texts(patterns: &[&str]) -> Vec<String> {
@@ -115,4 +117,69 @@ async fn a_long_body_passes() {
     let body = format!(r#"{{"messages":"{}","model":"m"}}"#, "x".repeat((8 << 20) - 1));
     assert_eq!(client.ask(&format!("POST {MESSAGES}"), &body).await.status, 200);
     assert!(upstream.asked().await.body == body.as_bytes());
+}
+
+/// Waits until so many bytes of a budget are free.
+async fn until_free(budget: &Budget, bytes: u64) {
+    for _ in 0..3000 {
+        if budget.free() == bytes {
+            return;
+        }
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    panic!("{} bytes are free, not {bytes}", budget.free());
+}
+
+#[tokio::test]
+async fn k5_bodies_of_all_sandboxes_count_against_their_account() {
+    const MIB: u64 = 1 << 20;
+    let mut upstream = Upstream::answering("200 OK", "", "{}").await;
+    let gateway = gateway(&upstream.url());
+    let budget = Budget::new(BudgetLimits { server: 16 * MIB, account: 4 * MIB });
+    gateway.count_in(&budget);
+    let access = with_models(Anthropic);
+    let head = format!("POST {MESSAGES} HTTP/1.1\r\nhost: box\r\ncontent-length: {}\r\n\r\n", (32 << 20) - 1);
+    // Several sandboxes of one account send all but the end of a body, and keep it open.
+    let mut open = Vec::new();
+    for _ in 0..4 {
+        let access = Arc::new(Access { sandbox: SandboxId::generate(), ..access.clone() });
+        let mut client = Client::connect(&gateway, &access);
+        client.write(head.as_bytes()).await;
+        client.write(&vec![b' '; MIB as usize]).await;
+        open.push(client);
+    }
+    until_free(&budget, 12 * MIB).await;
+    let one_more = Arc::new(Access { sandbox: SandboxId::generate(), ..access.clone() });
+    let reply =
+        Client::connect(&gateway, &one_more).ask(&format!("POST {MESSAGES}"), r#"{"model":"m"}"#).await;
+    assert_eq!((reply.status, reply.header("retry-after")), (503, Some("5")), "{}", reply.body);
+    assert_eq!(reply.header("x-should-retry"), None);
+    assert!(reply.body.contains("bodies of this account in flight"), "{}", reply.body);
+    upstream.expect_none();
+    let other = Arc::new(with_models(Anthropic));
+    let reply = Client::connect(&gateway, &other).ask(&format!("POST {MESSAGES}"), r#"{"model":"m"}"#).await;
+    assert_eq!(reply.status, 200, "{}", reply.body);
+    upstream.asked().await;
+    for client in open {
+        client.hang_up().await;
+    }
+    until_free(&budget, 16 * MIB).await;
+}
+
+#[tokio::test]
+async fn k5_a_body_is_counted_until_the_answer_begins() {
+    let go_on = Arc::new(tokio::sync::Notify::new());
+    let answer = b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\n{}".to_vec();
+    let mut upstream = Upstream::start(vec![Step::Wait(go_on.clone()), Step::Send(answer)]).await;
+    let gateway = gateway(&upstream.url());
+    let budget = Budget::new(BudgetLimits { server: 4 << 20, account: 4 << 20 });
+    gateway.count_in(&budget);
+    let mut client = Client::connect(&gateway, &Arc::new(with_models(Anthropic)));
+    let body = format!(r#"{{"messages":"{}","model":"m"}}"#, "x".repeat(1 << 20));
+    client.send(&format!("POST {MESSAGES}"), "", &body).await;
+    upstream.asked().await;
+    assert_eq!(budget.free(), (4 << 20) - body.len() as u64);
+    go_on.notify_one();
+    assert_eq!(client.reply().await.status, 200);
+    until_free(&budget, 4 << 20).await;
 }

@@ -6,7 +6,10 @@ use crate::{
 };
 use seawall_core::agents::ModelApi::Anthropic;
 use std::{sync::Arc, time::Duration};
-use tokio::time::Instant;
+use tokio::{
+    io::{AsyncReadExt, AsyncWriteExt},
+    time::Instant,
+};
 
 const A_DAY: Duration = Duration::from_secs(86_400);
 const EVENT: &[u8] = b"data: {\"usage\":{\"input_tokens\":4,\"output_tokens\":5}}\n\n";
@@ -53,4 +56,26 @@ async fn a_box_that_never_ends_its_request() {
     client.write(head.as_bytes()).await;
     tokio::time::pause();
     assert_eq!(client.reply().await.status, 408);
+}
+
+/// A byte now and then keeps no body for longer than its time.
+#[tokio::test]
+async fn k5_a_box_that_sends_its_request_slowly() {
+    let upstream = Upstream::start(vec![Step::Hang]).await;
+    let client = Client::connect(&gateway(&upstream.url()), &Arc::new(with_models(Anthropic)));
+    let (mut reader, mut writer) = tokio::io::split(client.into_connection());
+    tokio::time::pause();
+    let began = Instant::now();
+    let head = format!("POST {MESSAGES} HTTP/1.1\r\nhost: box\r\ncontent-length: 1000\r\n\r\n");
+    let writing = tokio::spawn(async move {
+        writer.write_all(head.as_bytes()).await.unwrap();
+        while writer.write_all(b" ").await.is_ok() {
+            tokio::time::sleep(Duration::from_secs(60)).await;
+        }
+    });
+    let mut answer = [0; 12];
+    reader.read_exact(&mut answer).await.unwrap();
+    assert_eq!(&answer, b"HTTP/1.1 408");
+    assert!((295..305).contains(&began.elapsed().as_secs()), "{:?}", began.elapsed());
+    writing.abort();
 }

@@ -1,7 +1,7 @@
 //! Whether what is in a database agrees with itself. Reads everything: for operators, not for requests.
 
 use super::{Db, statement::statement};
-use seawall_api::{ConversationId, TurnId};
+use seawall_api::{AccountId, ConversationId, TurnId};
 use seawall_core::Result;
 
 // The ledger: totals are the sums of the rows they come from.
@@ -16,8 +16,11 @@ statement! {
     // A turn has ended exactly when its usage is there.
     ENDS: ["SELECT t.id FROM turns t LEFT JOIN turn_usage u ON u.turn_id = t.id
         WHERE (t.state = 'running') <> (u.turn_id IS NULL) OR (t.ended_at IS NULL) <> (u.turn_id IS NULL)"];
-    EVENTS: ["SELECT t.id FROM turns t LEFT JOIN (SELECT turn_id, COUNT(*) AS n, MAX(number) AS last FROM turn_events GROUP BY turn_id) e
-        ON e.turn_id = t.id WHERE t.summary IS NULL AND (t.events <> COALESCE(e.n, 0) OR t.events <> COALESCE(e.last, -1) + 1)"];
+    EVENTS: ["SELECT t.id FROM turns t LEFT JOIN (SELECT turn_id, COUNT(*) AS n, MAX(number) AS last, SUM(OCTET_LENGTH(data)) AS b FROM turn_events GROUP BY turn_id) e
+        ON e.turn_id = t.id WHERE t.summary IS NULL AND (t.events <> COALESCE(e.n, 0) OR t.events <> COALESCE(e.last, -1) + 1
+        OR t.event_bytes <> COALESCE(e.b, 0))"];
+    STORED: ["SELECT account_id FROM (SELECT account_id, stored_bytes AS b FROM conversations
+        UNION ALL SELECT account_id, -bytes FROM stored_bytes WHERE place = 'conversations') r GROUP BY account_id HAVING SUM(b) <> 0"];
     STRAYS: ["SELECT u.turn_id FROM turn_usage u LEFT JOIN turns t ON t.id = u.turn_id WHERE t.id IS NULL"];
     COUNTS: ["SELECT CAST(COUNT(*) AS BIGINT), CAST(COALESCE(SUM(messages_exchanged), 0) AS BIGINT) FROM conversations"];
     TURNS: ["SELECT CAST(COUNT(*) AS BIGINT) FROM turns"];
@@ -44,6 +47,10 @@ pub async fn check(db: &Db) -> Result<Check> {
     for row in db.rows(TOTALS, Vec::new()).await? {
         let id: ConversationId = row.id(0)?;
         found.wrong.push(format!("the totals of conversation {id} are not the sums of its turns and hooks"));
+    }
+    for row in db.rows(STORED, Vec::new()).await? {
+        let id: AccountId = row.id(0)?;
+        found.wrong.push(format!("account {id} has other bytes in conversations than are counted"));
     }
     for (sql, what) in [
         (ENDS, "has ended without a usage row, or has one and runs"),

@@ -1,7 +1,7 @@
 //! Conversations. Their totals are changed by turns, and by what hooks used.
 
 use super::{
-    SqlStore,
+    SqlStore, conversation_bytes,
     db::Tx,
     outbox, sandboxes,
     statement::{Sql, statement},
@@ -69,7 +69,7 @@ with_lists! {
     ADD_TOTALS: ["UPDATE conversations SET input_tokens = input_tokens + $3, output_tokens = output_tokens + $4,
         cache_tokens = cache_tokens + $5, updated_at = ", GREATEST, "(updated_at, $6) WHERE id = $2 AND account_id = $1"];
     DELETE_MESSAGES: ["DELETE FROM messages WHERE account_id = $1 AND conversation_id = $2"];
-    DELETE: ["DELETE FROM conversations WHERE id = $2 AND account_id = $1"];
+    DELETE: ["DELETE FROM conversations WHERE id = $2 AND account_id = $1 RETURNING stored_bytes"];
 }
 
 /// The statement that finds the fewest rows.
@@ -165,7 +165,10 @@ async fn delete(tx: &mut Tx, args: &(AccountId, ConversationId, bool)) -> Result
         // What is on its way to its store arrives first.
         false => outbox::replace(tx, wanted, &Task::DeleteMessages { account, conversation: wanted }).await?,
     }
-    tx.run(DELETE, key()).await.map(drop)
+    match tx.row(DELETE, key()).await? {
+        Some(row) => conversation_bytes::remove(tx, account, row.count(0)?).await,
+        None => Ok(()),
+    }
 }
 
 #[async_trait]

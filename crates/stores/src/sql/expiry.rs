@@ -1,19 +1,19 @@
 //! Retention: each statement removes a bounded number of rows that an index finds.
 
 use super::{
-    SqlStore,
+    SqlStore, conversation_bytes,
     db::Tx,
     statement::statement,
     value::{Row, Value, id, micros, page_values, values},
 };
 use async_trait::async_trait;
 use jiff::Timestamp;
-use seawall_api::{AccountId, ConversationId, SandboxId, TurnId};
+use seawall_api::{AccountId, ConversationId, MessageId, SandboxId, TurnId};
 use seawall_core::{
     Error, Result,
     ports::store::{Cursor, Expiry, Page, Paged, Walked},
 };
-use std::time::Duration;
+use std::{collections::BTreeMap, time::Duration};
 use uuid::Uuid;
 
 /// How many conversations one batch looks for messages in.
@@ -35,16 +35,21 @@ statement! {
     // It may have been made again meanwhile.
     REMOVE_SANDBOX: ["DELETE FROM sandboxes WHERE id = $1 AND state = 'terminated' AND ended_at = $2"];
     TURNS: ["SELECT account_id, id FROM turns WHERE ended_at IS NOT NULL AND forgotten = 0 AND ended_at < $1 ORDER BY ended_at, id LIMIT $2"];
-    SUMMARIZE: ["UPDATE turns SET summary = COALESCE(summary, $3) WHERE id = $2 AND account_id = $1 AND ended_at IS NOT NULL"];
+    SUMMARIZE: ["UPDATE turns SET summary = COALESCE(summary, $3) WHERE id = $2 AND account_id = $1 AND ended_at IS NOT NULL
+        RETURNING event_bytes"];
+    OF_TURN: ["SELECT conversation_id FROM turns WHERE id = $2 AND account_id = $1"];
     EVENTS: ["DELETE FROM turn_events WHERE turn_id = $1 AND number IN
         (SELECT number FROM turn_events WHERE turn_id = $1 ORDER BY number LIMIT $2)"];
-    FORGOTTEN: ["UPDATE turns SET forgotten = 1 WHERE id = $2 AND account_id = $1"];
+    FORGOTTEN: ["UPDATE turns SET forgotten = 1, event_bytes = 0 WHERE id = $2 AND account_id = $1"];
     CONVERSATIONS: ["SELECT account_id, id, updated_at FROM conversations WHERE updated_at < $1 AND (updated_at, id) > ($2, $3)
         ORDER BY updated_at, id LIMIT $4"];
     WITH_MESSAGES: ["SELECT account_id, id FROM conversations WHERE id > $1 ORDER BY id LIMIT $2"];
+    HAS_OLD: ["SELECT id FROM messages WHERE account_id = $1 AND conversation_id = $2 AND created_at < $3 LIMIT 1"];
     MESSAGES: ["DELETE FROM messages WHERE account_id = $1 AND conversation_id = $2 AND (created_at, id) IN
         (SELECT created_at, id FROM messages WHERE account_id = $1 AND conversation_id = $2 AND created_at < $3
-        ORDER BY created_at, id LIMIT $4)"];
+        ORDER BY created_at, id LIMIT $4) RETURNING id, CAST(OCTET_LENGTH(content) AS BIGINT)"];
+    RUNNING: ["SELECT prompt_id, answer_id FROM turns WHERE conversation_id = $1 AND state = 'running'"];
+    WITHOUT_PROMPT: ["UPDATE turns SET prompt_bytes = 0 WHERE conversation_id = $1 AND state = 'running'"];
     WITH_VERSIONS: ["SELECT s.account_id, s.id, s.ended_at FROM sandboxes s WHERE s.state = 'terminated'
         AND s.ended_at < (SELECT ", NOW, ") - $1 AND (s.ended_at, s.id) > ($2, $3) AND s.has_versions = 1
         AND NOT EXISTS (SELECT 1 FROM conversations c WHERE c.account_id = s.account_id AND c.sandbox_id = s.id)
@@ -91,12 +96,17 @@ async fn expire_sandboxes(tx: &mut Tx, (age, after, limit): &Batch) -> Result<Wa
 async fn forget(tx: &mut Tx, args: &(AccountId, TurnId, String, u32)) -> Result<u64> {
     let (account, turn, summary, limit) = args;
     let key = vec![id(*account), id(*turn)];
-    if tx.run(SUMMARIZE, [key.clone(), values![summary.as_str()]].concat()).await? == 0 {
-        return Err(Error::conflict(format!("turn {turn} is not there, or still runs")));
-    }
+    let unfit = || Error::conflict(format!("turn {turn} is not there, or still runs"));
+    let row = tx.row(OF_TURN, key.clone()).await?.ok_or_else(unfit)?;
+    // Before the turn, as a deletion of the conversation does.
+    let conversation = conversation_bytes::lock(tx, *account, row.id(0)?).await?.ok_or_else(unfit)?;
+    let row = tx.row(SUMMARIZE, [key.clone(), values![summary.as_str()]].concat()).await?;
+    let bytes = row.ok_or_else(unfit)?.count(0)?;
     let removed = tx.run(EVENTS, vec![id(*turn), Value::from(*limit)]).await?;
     if removed < u64::from(*limit) {
         tx.run(FORGOTTEN, key).await?;
+        let taken = conversation.take(tx, bytes).await?;
+        conversation_bytes::remove(tx, *account, taken).await?;
     }
     Ok(removed)
 }
@@ -108,22 +118,60 @@ async fn expire_messages(tx: &mut Tx, (before, after, limit): &Older) -> Result<
     let place = vec![Value::from(after.to_be_bytes().as_slice()), Value::from(LOOKED_AT)];
     let rows = tx.rows(WITH_MESSAGES, place).await?;
     let mut walked = Walked { removed: 0, next: Some(Cursor { key: 0, id: *after }) };
+    // In the order of accounts, in which every transaction locks their rows.
+    let (mut freed, mut is_full) = (BTreeMap::<AccountId, u64>::new(), false);
     for row in &rows {
         let (account, conversation): (AccountId, ConversationId) = pair(row)?;
         let left = u64::from(*limit).saturating_sub(walked.removed);
-        let values = [vec![id(account), id(conversation)], values![*before, left]].concat();
-        let removed = tx.run(MESSAGES, values).await?;
+        let (removed, bytes) = remove_messages(tx, account, conversation, *before, left).await?;
         walked.removed += removed;
+        *freed.entry(account).or_default() += bytes;
         // There may be more of it.
-        if removed == left {
-            return Ok(walked);
+        is_full = removed == left;
+        if is_full {
+            break;
         }
         walked.next = Some(Cursor { key: 0, id: conversation.as_uuid().as_u128() });
     }
-    if rows.len() < LOOKED_AT as usize {
+    if rows.len() < LOOKED_AT as usize && !is_full {
         walked.next = None;
     }
+    for (account, bytes) in freed {
+        conversation_bytes::remove(tx, account, bytes).await?;
+    }
     Ok(walked)
+}
+
+/// Removes up to `limit` messages of a conversation from before a time. Returns how many, and what they counted.
+async fn remove_messages(
+    tx: &mut Tx,
+    account: AccountId,
+    conversation: ConversationId,
+    before: Timestamp,
+    limit: u64,
+) -> Result<(u64, u64)> {
+    let old = [vec![id(account), id(conversation)], values![before]].concat();
+    if tx.row(HAS_OLD, old.clone()).await?.is_none() {
+        return Ok((0, 0));
+    }
+    // It may have been deleted meanwhile.
+    let Some(locked) = conversation_bytes::lock(tx, account, conversation).await? else { return Ok((0, 0)) };
+    let running = tx.row(RUNNING, vec![id(conversation)]).await?;
+    let running = running.map(|row| pair::<MessageId, MessageId>(&row)).transpose()?;
+    let removed = tx.rows(MESSAGES, [old, values![limit]].concat()).await?;
+    let mut bytes = 0;
+    for row in &removed {
+        let message: MessageId = row.id(0)?;
+        match running {
+            // What a running turn has is counted at its end, and its prompt is not there then.
+            Some((prompt, _)) if prompt == message => {
+                tx.run(WITHOUT_PROMPT, vec![id(conversation)]).await?;
+            }
+            Some((_, answer)) if answer == message => {}
+            _ => bytes += row.count(1)?,
+        }
+    }
+    Ok((removed.len() as u64, locked.take(tx, bytes).await?))
 }
 
 #[async_trait]

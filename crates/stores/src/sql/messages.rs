@@ -42,6 +42,14 @@ fn row_of(account: AccountId, message: &Message) -> Result<Vec<Value>> {
     ])
 }
 
+/// How many bytes the row of a message has.
+pub fn bytes(message: &Message) -> Result<u64> {
+    match json(message)? {
+        Value::Text(Some(text)) => Ok(text.len() as u64),
+        _ => Err(Error::internal("a message is stored as text")),
+    }
+}
+
 fn message(row: &Row) -> Result<Message> {
     row.json(0)
 }

@@ -36,6 +36,7 @@ const MIGRATIONS: &[Migration] = &[
     migration!("0008_stored"),
     migration!("0009_tokens"),
     migration!("0010_ended_records"),
+    migration!("0011_conversation_bytes"),
 ];
 
 /// What was done.

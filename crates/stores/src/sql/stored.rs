@@ -1,4 +1,4 @@
-//! Bytes in buckets, by account and place.
+//! Bytes in buckets, by account and place. The row `conversations` of an account is no place: see `conversation_bytes`.
 
 use super::{
     SqlStore,
@@ -21,8 +21,10 @@ statement! {
     SET: ["INSERT INTO stored_bytes (account_id, place, bytes, listings) VALUES ($1, $2, $3, 1)
         ON CONFLICT (account_id, place) DO UPDATE SET bytes = excluded.bytes, listings = stored_bytes.listings + 1"];
     TOTAL: ["SELECT CAST(COALESCE(SUM(bytes), 0) AS BIGINT) FROM stored_bytes WHERE account_id = $1"];
-    PLACES: ["SELECT account_id, place, bytes FROM stored_bytes WHERE account_id = $1 AND place > $2 ORDER BY place LIMIT $3"];
-    ALL_PLACES: ["SELECT account_id, place, bytes FROM stored_bytes WHERE (account_id, place) > ($1, $2) ORDER BY account_id, place LIMIT $3"];
+    PLACES: ["SELECT account_id, place, bytes FROM stored_bytes WHERE account_id = $1 AND place > $2
+        AND place <> 'conversations' ORDER BY place LIMIT $3"];
+    ALL_PLACES: ["SELECT account_id, place, bytes FROM stored_bytes WHERE (account_id, place) > ($1, $2)
+        AND place <> 'conversations' ORDER BY account_id, place LIMIT $3"];
     FORGET: ["DELETE FROM stored_bytes WHERE account_id = $1 AND place = $2"];
 }
 

@@ -1,7 +1,7 @@
 //! Turns and the ledger.
 
 use super::{
-    SqlStore,
+    SqlStore, conversation_bytes,
     conversations::lock,
     db::Tx,
     leases, messages, outbox, sandboxes,
@@ -29,12 +29,12 @@ statement! {
     GET: ["SELECT t.id, t.conversation_id, t.sandbox_id, t.template, t.number, t.state, t.error, t.prompt_id, t.answer_id,
         t.output_offset, t.events, t.created_at, t.ended_at, t.account_id, u.input_tokens, u.output_tokens, u.cache_tokens, t.cancel_at
         FROM turns t LEFT JOIN turn_usage u ON u.turn_id = t.id WHERE t.id = $2 AND t.account_id = $1"];
-    LOCK: ["SELECT conversation_id, state, events, sandbox_id FROM turns WHERE id = $2 AND account_id = $1", FOR_UPDATE];
+    LOCK: ["SELECT conversation_id, state, events, sandbox_id, prompt_bytes + event_bytes FROM turns WHERE id = $2 AND account_id = $1", FOR_UPDATE];
     // The last number, and whether the turn is there already.
     BEFORE: ["SELECT CAST(COALESCE((SELECT MAX(number) FROM turns WHERE conversation_id = $3), 0) AS BIGINT),
         CAST((SELECT COUNT(*) FROM turns WHERE id = $2 AND account_id = $1) AS BIGINT)"];
     INSERT: ["INSERT INTO turns (id, account_id, conversation_id, sandbox_id, template, number, state, prompt_id, answer_id, created_at, events,
-        boot) VALUES ($1, $2, $3, $4, $5, $6, 'running', $7, $8, $9, $10, $11)"];
+        boot, prompt_bytes, event_bytes) VALUES ($1, $2, $3, $4, $5, $6, 'running', $7, $8, $9, $10, $11, $12, $13)"];
     COUNT_MESSAGE: ["UPDATE conversations SET messages_exchanged = messages_exchanged + 1, updated_at = ", GREATEST, "(updated_at, $3)
         WHERE id = $2 AND account_id = $1"];
     END: ["UPDATE turns SET state = $3, error = $4, ended_at = $5 WHERE id = $2 AND account_id = $1"];
@@ -42,14 +42,14 @@ statement! {
     ADD_USAGE: ["INSERT INTO turn_usage (turn_id, account_id, conversation_id, input_tokens, output_tokens, cache_tokens, answered, created_at)
         VALUES ($1, $2, $3, $4, $5, $6, $7, $8) ON CONFLICT (turn_id) DO NOTHING"];
     ADD_TOTALS: ["UPDATE conversations SET input_tokens = input_tokens + $3, output_tokens = output_tokens + $4,
-        cache_tokens = cache_tokens + $5, messages_exchanged = messages_exchanged + $6, updated_at = ", GREATEST, "(updated_at, $7)
-        WHERE id = $2 AND account_id = $1"];
+        cache_tokens = cache_tokens + $5, messages_exchanged = messages_exchanged + $6, updated_at = ", GREATEST, "(updated_at, $7),
+        stored_bytes = stored_bytes + $8 WHERE id = $2 AND account_id = $1"];
     LIST: ["SELECT t.id, t.conversation_id, t.sandbox_id, t.template, t.number, t.state, t.error, t.prompt_id, t.answer_id,
         t.output_offset, t.events, t.created_at, t.ended_at, t.account_id, u.input_tokens, u.output_tokens, u.cache_tokens, t.cancel_at
         FROM turns t LEFT JOIN turn_usage u ON u.turn_id = t.id
         WHERE t.conversation_id = $2 AND t.account_id = $1 AND t.number < $3 ORDER BY t.number DESC LIMIT $4"];
     ADD_EVENT: ["INSERT INTO turn_events (turn_id, number, data) VALUES ($1, $2, $3)"];
-    SET_EVENTS: ["UPDATE turns SET events = $3, output_offset = ", GREATEST, "(output_offset, $4) WHERE id = $2 AND account_id = $1"];
+    SET_EVENTS: ["UPDATE turns SET events = $3, output_offset = ", GREATEST, "(output_offset, $4), event_bytes = event_bytes + $5 WHERE id = $2 AND account_id = $1"];
     EVENTS: ["SELECT e.number, e.data FROM turn_events e WHERE e.turn_id = $2 AND e.number >= $3
         AND EXISTS (SELECT 1 FROM turns t WHERE t.id = $2 AND t.account_id = $1 AND t.summary IS NULL) ORDER BY e.number LIMIT $4"];
     SUMMARY: ["SELECT summary FROM turns WHERE id = $2 AND account_id = $1"];
@@ -171,6 +171,8 @@ async fn insert(tx: &mut Tx, account: AccountId, number: u64, new: &BeginTurn) -
         Value::from(new.created_at),
         Value::from(new.first_event.is_some()),
         Value::from(&new.boot),
+        Value::from(messages::bytes(&new.prompt)?),
+        Value::from(new.first_event.as_ref().map_or(0, |event| event.len() as u64)),
     ];
     match tx.run(INSERT, values).await {
         Err(error) if error.kind() == ErrorKind::AlreadyExists => {
@@ -224,6 +226,7 @@ async fn end(tx: &mut Tx, args: &Args<EndTurn>) -> Result<Conversation> {
     leases::check(tx, args.fence.as_ref()).await?;
     let row = tx.row(LOCK, key()).await?.ok_or_else(|| no_turn(end.id))?;
     let (conversation, sandbox): (ConversationId, Option<SandboxId>) = (row.id(0)?, row.maybe_id(3)?);
+    let stored = row.count(4)? + end.answer.as_ref().map_or(Ok(0), messages::bytes)?;
     if end.answer.as_ref().is_some_and(|answer| answer.conversation_id != conversation) {
         return Err(Error::invalid("the answer is of another conversation than its turn"));
     }
@@ -239,7 +242,7 @@ async fn end(tx: &mut Tx, args: &Args<EndTurn>) -> Result<Conversation> {
     ];
     let row = [vec![id(end.id)], totals.clone()].concat();
     if tx.run(ADD_USAGE, row).await? == 1 {
-        tx.run(ADD_TOTALS, totals).await?;
+        tx.run(ADD_TOTALS, [totals, values![stored]].concat()).await?;
         let state = [key(), values![end.state.as_str(), &end.error, end.ended_at]].concat();
         tx.run(END, state).await?;
         if let Some(sandbox) = sandbox {
@@ -249,6 +252,7 @@ async fn end(tx: &mut Tx, args: &Args<EndTurn>) -> Result<Conversation> {
         if let Some(answer) = &end.answer {
             args.store(tx, answer).await?;
         }
+        conversation_bytes::add(tx, account, stored).await?;
     }
     lock(tx, account, conversation).await
 }
@@ -289,10 +293,12 @@ async fn append_events(tx: &mut Tx, args: &Args<Appended>) -> Result<()> {
         return Ok(());
     }
     is_running(*turn, &row)?;
+    let mut bytes = 0;
     for (number, data) in (*first..).zip(events).skip((there - first) as usize) {
+        bytes += data.len() as u64;
         tx.run(ADD_EVENT, vec![id(*turn), Value::from(number), Value::from(data.as_ref())]).await?;
     }
-    tx.run(SET_EVENTS, [key, values![after, *output_offset]].concat()).await.map(drop)
+    tx.run(SET_EVENTS, [key, values![after, *output_offset, bytes]].concat()).await.map(drop)
 }
 
 impl SqlStore {

@@ -1,8 +1,12 @@
-//! Bytes in buckets: how much of them each account has, by place.
+//! Stored bytes: how much each account has in buckets, by place, and in conversations.
 //!
 //! A place is a prefix of a bucket with the versions of one workspace. Its count is an upper bound of what is there:
 //! whoever stores something counts it first, and corrects the count afterwards. A process that dies in between leaves it
 //! too high, until the place is listed and [`Stored::set`] says what is there.
+//!
+//! What conversations store (prompts, answers, and events of turns) has a count of its own for each account. The store
+//! keeps it: it grows when a turn ends, and shrinks when a conversation is deleted or retention removes messages or
+//! events. It belongs to no place, and is part of [`Stored::total`] alone.
 
 use crate::Result;
 use async_trait::async_trait;
@@ -29,7 +33,7 @@ pub trait Stored: Send + Sync {
     /// Replaces the count of a place by what a listing of it found.
     async fn set(&self, account: AccountId, place: &str, bytes: u64) -> Result<()>;
 
-    /// The bytes of all places of an account.
+    /// The bytes of all places of an account, and of its conversations.
     async fn total(&self, account: AccountId) -> Result<u64>;
 
     /// The places of an account by their names, at most `limit` of those behind `after`.

@@ -52,6 +52,22 @@ impl State {
         }
     }
 
+    /// What is left of the messages and events of turns that have ended.
+    pub(super) fn conversation_bytes(&self, account: AccountId) -> u64 {
+        let over = |(owner, turn): &&(AccountId, Turn)| *owner == account && turn.state != TurnState::Running;
+        let mut bytes = 0;
+        for (_, turn) in self.turns.values().filter(over) {
+            bytes +=
+                self.events.get(&turn.id).into_iter().flatten().map(|event| event.len() as u64).sum::<u64>();
+            let own = |message: &&Message| {
+                message.conversation_id == turn.conversation_id
+                    && [turn.prompt_id, turn.answer_id].contains(&message.id)
+            };
+            bytes += self.messages.values().filter(own).map(size).sum::<u64>();
+        }
+        bytes
+    }
+
     /// V6. One that is gone has no totals.
     fn add_to_sandbox(&mut self, account: AccountId, id: SandboxId, usage: &Usage) {
         let mine = |row: &&mut SandboxRow| row.account_id == account;

@@ -156,7 +156,8 @@ impl Stored for MemoryStore {
 
     async fn total(&self, account: AccountId) -> Result<u64> {
         let state = self.state();
-        Ok(state.stored.iter().filter(|((owner, _), _)| *owner == account).map(|(_, (bytes, _))| bytes).sum())
+        let own = state.stored.iter().filter(|((owner, _), _)| *owner == account);
+        Ok(own.map(|(_, (bytes, _))| bytes).sum::<u64>() + state.conversation_bytes(account))
     }
 
     async fn places(&self, account: AccountId, after: Option<&str>, limit: u32) -> Result<Vec<StoredPlace>> {
