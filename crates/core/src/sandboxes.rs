@@ -329,7 +329,7 @@ impl Sandboxes {
     async fn note_started(&self, provider: &Arc<dyn Provider>, record: &Record) -> Result<()> {
         match self.inner.records.get(record.id).await {
             Ok(now) if now.as_ref().is_none_or(|now| now.state == SandboxState::Terminated) => {
-                provider.remove(record.id, Volumes::Keep).await?;
+                provider.remove(record.id, make::of_nobody(record.account_id)).await?;
                 Err(Error::not_found(format!("sandbox {} was removed while it was started", record.id)))
             }
             _ => {

@@ -191,7 +191,7 @@ impl Sandboxes {
     async fn note_made(&self, provider: &Arc<dyn Provider>, record: &Record) -> Result<()> {
         match self.inner.records.note(record).await {
             Err(error) if error.kind() == ErrorKind::NotFound => {
-                provider.remove(record.id, Volumes::Keep).await?;
+                provider.remove(record.id, of_nobody(record.account_id)).await?;
                 Err(Error::not_found(format!("sandbox {} was removed while it was made", record.id)))
             }
             other => other,
@@ -201,10 +201,10 @@ impl Sandboxes {
     /// A box that could not be made leaves nothing behind, or a record that says why.
     async fn give_up(&self, provider: &Arc<dyn Provider>, mut record: Record, error: &Error) {
         let id = record.id;
-        let cleaned = match provider.remove(id, Volumes::Keep).await {
-            Ok(()) if record.reason == Some(EndReason::Terminated) => {
-                self.leave(record.clone(), Left::ByTemplate, &self.mark(&record)).await
-            }
+        let lived = record.reason == Some(EndReason::Terminated);
+        let volumes = if lived { Volumes::Keep } else { of_nobody(record.account_id) };
+        let cleaned = match provider.remove(id, volumes).await {
+            Ok(()) if lived => self.leave(record.clone(), Left::ByTemplate, &self.mark(&record)).await,
             Ok(()) => self.inner.records.remove(id).await,
             Err(error) => Err(error),
         };
@@ -216,5 +216,13 @@ impl Sandboxes {
                 tracing::error!(sandbox = %id, error = %error.chain(), "recording a failed sandbox");
             }
         }
+    }
+}
+
+/// What becomes of the volume of a sandbox that leaves no record. Nobody counts what tenants leave behind, so they leave nothing.
+pub(super) fn of_nobody(account: AccountId) -> Volumes {
+    match account {
+        AccountId::LOCAL => Volumes::Keep,
+        _ => Volumes::Delete,
     }
 }
