@@ -39,7 +39,7 @@ const PATIENCE: Duration = Duration::from_secs(10);
 /// How long a round waits for the accounts that take long.
 const ROUND: Duration = Duration::from_secs(10);
 /// Guests of one account that are asked at a time.
-const LOOKS: usize = 8;
+const LOOKS: usize = 32;
 
 /// What a round did, and earlier ones since they were told of.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -67,11 +67,37 @@ enum Need {
     Save { head: RecordHead, reason: EndReason },
 }
 
+/// A tenant's sandbox whose lifetime is over.
+struct Over {
+    head: RecordHead,
+    /// Whether its guest does.
+    answers: bool,
+}
+
 /// What came of the looks at an account's sandboxes.
 struct Looked {
     account: AccountId,
-    reaped: Reaped,
     needs: Vec<Need>,
+    over: Vec<Over>,
+}
+
+/// What one look found.
+#[derive(Default)]
+struct Found {
+    need: Option<Need>,
+    over: Option<Over>,
+}
+
+impl From<Need> for Found {
+    fn from(need: Need) -> Found {
+        Found { need: Some(need), over: None }
+    }
+}
+
+impl From<Over> for Found {
+    fn from(over: Over) -> Found {
+        Found { need: None, over: Some(over) }
+    }
 }
 
 #[derive(Clone, Debug)]
@@ -80,9 +106,10 @@ pub struct Reaper {
     turns: Turns,
     retries: Arc<Mutex<HashMap<SandboxId, Retry>>>,
     ages: Arc<Mutex<Ages>>,
-    looks: Arc<Passes<Looked>>,
-    needs: Arc<Passes<Reaped>>,
-    attends: Arc<Passes<()>>,
+    looks: Arc<Passes<AccountId, Looked>>,
+    needs: Arc<Passes<AccountId, Reaped>>,
+    ends: Arc<Passes<SandboxId, Reaped>>,
+    attends: Arc<Passes<AccountId, ()>>,
 }
 
 impl Reaper {
@@ -95,6 +122,7 @@ impl Reaper {
             ages: Arc::default(),
             looks: Arc::default(),
             needs: Arc::default(),
+            ends: Arc::default(),
             attends: Arc::default(),
         }
     }
@@ -111,15 +139,21 @@ impl Reaper {
         let heads = self.heads_by_account().await?;
         let gone = self.ages().end_round();
         self.retries().retain(|id, _| !gone.contains(id));
+        self.service.entrances.forget(&gone);
         for (account, heads) in heads {
             self.looks.begin(account, self.clone().look_at_all(account, heads)).await;
         }
         let mut reaped = Reaped::default();
         while let Some(looked) = self.looks.next(end).await {
-            reaped.add(looked.reaped);
+            for over in looked.over {
+                self.ends.begin(over.head.id, self.clone().end_of_life(over)).await;
+            }
             if !looked.needs.is_empty() {
                 self.needs.begin(looked.account, self.clone().attend_to(looked.needs)).await;
             }
+        }
+        while let Some(done) = self.ends.next(end).await {
+            reaped.add(done);
         }
         while let Some(done) = self.needs.next(end).await {
             reaped.add(done);
@@ -179,65 +213,65 @@ impl Reaper {
 
     async fn look_at_all(self, account: AccountId, heads: Vec<RecordHead>) -> Looked {
         let looks = stream::iter(heads).map(|head| async {
-            let (id, mut reaped) = (head.id, Reaped::default());
-            let need = self.look_at(head, &mut reaped).await.unwrap_or_else(|error| {
+            let id = head.id;
+            self.look_at(head).await.unwrap_or_else(|error| {
                 tell(id, &error);
-                None
-            });
-            (reaped, need)
+                Found::default()
+            })
         });
-        let looks: Vec<_> = looks.buffered(LOOKS).collect().await;
-        let (mut reaped, mut needs) = (Reaped::default(), Vec::new());
-        for (one, need) in looks {
-            reaped.add(one);
-            needs.extend(need);
+        let looks: Vec<Found> = looks.buffered(LOOKS).collect().await;
+        let (mut needs, mut over) = (Vec::new(), Vec::new());
+        for found in looks {
+            needs.extend(found.need);
+            over.extend(found.over);
         }
-        Looked { account, reaped, needs }
+        Looked { account, needs, over }
     }
 
-    async fn look_at(&self, head: RecordHead, reaped: &mut Reaped) -> Result<Option<Need>> {
+    async fn look_at(&self, head: RecordHead) -> Result<Found> {
         let (state, reason) = self.service.boxes().state_of(&head).await?;
         let reason = reason.unwrap_or(EndReason::Stopped);
         let is_unsynced = head.unsynced.is_some();
         match state {
-            SandboxState::Running => self.running(head, reaped).await,
+            SandboxState::Running => self.running(head).await,
             // Its guest ended it while nobody looked: what it has is saved now.
             SandboxState::Stopped if head.state == SandboxState::Running => {
                 let ended_itself = matches!(reason, EndReason::Idle | EndReason::MaxLifetime);
-                Ok((ended_itself || is_unsynced).then_some(Need::Save { head, reason }))
+                match ended_itself || is_unsynced {
+                    true => Ok(Need::Save { head, reason }.into()),
+                    false => Ok(Found::default()),
+                }
             }
             SandboxState::Stopped | SandboxState::Lost | SandboxState::Failed if is_unsynced => {
-                Ok(Some(Need::Save { head, reason }))
+                Ok(Need::Save { head, reason }.into())
             }
-            _ => Ok(None),
+            _ => Ok(Found::default()),
         }
     }
 
-    async fn running(&self, head: RecordHead, reaped: &mut Reaped) -> Result<Option<Need>> {
+    async fn running(&self, head: RecordHead) -> Result<Found> {
         if self.service.boxes().is_saving(head.account_id, head.id) {
-            return self.left_over(&head).await.map(|()| None);
+            return self.left_over(&head).await.map(|()| Found::default());
         }
         // Before the look: what begins after it is known.
         let watched = self.service.entrances.watch(head.id);
         let is_tenants = head.account_id != AccountId::LOCAL;
         let info = match self.ask(&head).await {
-            Err(_) if is_tenants && self.is_over(&head, 0) => {
-                return self.end_of_life(&head, false, reaped).await.map(|()| None);
-            }
+            Err(_) if is_tenants && self.is_over(&head, 0) => return Ok(Over { head, answers: false }.into()),
             info => info?,
         };
         self.note_use(&head, &info).await;
         let due = self.due(&head, &info);
-        if head.unsynced.is_none() && due.is_none() {
-            return Ok(None);
-        }
-        if self.turns.is_busy(head.account_id, head.id).await? {
-            return Ok(None);
-        }
         if is_tenants && due == Some(EndReason::MaxLifetime) {
-            return self.end_of_life(&head, true, reaped).await.map(|()| None);
+            return Ok(Over { head, answers: true }.into());
         }
-        Ok(Some(Need::Push { head, due, watched }))
+        if head.unsynced.is_none() && due.is_none() {
+            return Ok(Found::default());
+        }
+        match self.turns.is_busy(head.account_id, head.id).await? {
+            true => Ok(Found::default()),
+            false => Ok(Need::Push { head, due, watched }.into()),
+        }
     }
 
     /// Stops a sandbox in which no turn runs, if `may_stop` agrees to what the guest says then. Nobody is let in between that

@@ -39,7 +39,7 @@ use crate::{
 use futures::FutureExt;
 use seawall_api::{
     AccountId, ConversationId, ErrorKind, SandboxId, TurnId,
-    sandbox::{SandboxSpec, SandboxState, Timeouts},
+    sandbox::{EndReason, SandboxSpec, SandboxState, Timeouts},
 };
 use serde_json::{Map, Value, json};
 use std::{
@@ -268,7 +268,10 @@ impl SandboxService {
         }
         // Those that were made by hand have no template, and are ready as they are.
         let is_ready = row.template.is_none() || is_ready(&row.metadata);
-        let state = self.sandboxes.get(id).await?.state;
+        let mut state = self.sandboxes.get(id).await?.state;
+        if state == SandboxState::Running && self.entrances.take_over(id, row.started_at) {
+            state = self.sandboxes.stop_unsaved(id, manage::GRACE, EndReason::MaxLifetime).await?.state;
+        }
         match state {
             SandboxState::Running => self.sandboxes.take_place(row.account_id, id).await?,
             _ => self.check_mounts(row.account_id, &row.spec)?,

@@ -406,14 +406,12 @@ async fn k11_an_ended_sandbox_keeps_its_record_for_its_versions() {
     let removed = round(Some(minute * 39)).await.sandboxes + round(Some(minute * 39)).await.sandboxes;
     assert_eq!(removed, 1);
     assert!(rows.find(ended).await.unwrap().is_none());
+    let left = kept.memory.keys();
+    assert!(left.iter().all(|key| key.starts_with(&prefix(ME, lives))), "{left:?}");
+    let places = kept.world.stores.stored.places(ME, None, 10).await.unwrap();
     assert!(
-        // But for the mark that says so.
-        kept.memory
-            .keys()
-            .iter()
-            .all(|key| key.starts_with(&prefix(ME, lives)) || key.contains("/.commits/")),
-        "{:?}",
-        kept.memory.keys()
+        places.iter().all(|place| !place.place.contains(&ended.to_string())),
+        "nothing is counted for it: {places:?}"
     );
     assert_eq!(kept.listed(lives).await.len(), 2);
 }

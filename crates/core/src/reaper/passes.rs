@@ -1,6 +1,5 @@
-//! Work of a round, account by account: none waits for another's.
+//! Work of a round that may take long, account by account or sandbox by sandbox: none waits for another's.
 
-use seawall_api::AccountId;
 use std::{
     collections::{HashMap, HashSet},
     fmt,
@@ -11,39 +10,36 @@ use tokio::{
     time::{Instant, timeout_at},
 };
 
-/// One task for each account. What takes longer than a round goes on, and the account gets no other task before it ended.
-pub(super) struct Passes<T>(Mutex<UnderWay<T>>);
+/// One task for each account, or other key. What takes longer than a round goes on, and its key gets no other task before it
+/// ended.
+pub(super) struct Passes<K, T>(Mutex<UnderWay<K, T>>);
 
-struct UnderWay<T> {
+struct UnderWay<K, T> {
     tasks: JoinSet<T>,
-    accounts: HashMap<Id, AccountId>,
+    keys: HashMap<Id, K>,
     /// What this round began.
     fresh: HashSet<Id>,
 }
 
-impl<T> fmt::Debug for Passes<T> {
+impl<K, T> fmt::Debug for Passes<K, T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Passes").finish_non_exhaustive()
     }
 }
 
-impl<T: Send + 'static> Default for Passes<T> {
+impl<K, T: Send + 'static> Default for Passes<K, T> {
     fn default() -> Self {
-        Passes(Mutex::new(UnderWay {
-            tasks: JoinSet::new(),
-            accounts: HashMap::new(),
-            fresh: HashSet::new(),
-        }))
+        Passes(Mutex::new(UnderWay { tasks: JoinSet::new(), keys: HashMap::new(), fresh: HashSet::new() }))
     }
 }
 
-impl<T: Send + 'static> Passes<T> {
-    /// Begins work for an account that has none under way.
-    pub async fn begin(&self, account: AccountId, work: impl Future<Output = T> + Send + 'static) {
-        let UnderWay { tasks, accounts, fresh } = &mut *self.0.lock().await;
-        if !accounts.values().any(|busy| *busy == account) {
+impl<K: PartialEq, T: Send + 'static> Passes<K, T> {
+    /// Begins work for a key that has none under way.
+    pub async fn begin(&self, key: K, work: impl Future<Output = T> + Send + 'static) {
+        let UnderWay { tasks, keys, fresh } = &mut *self.0.lock().await;
+        if !keys.values().any(|busy| *busy == key) {
             let id = tasks.spawn(work).id();
-            accounts.insert(id, account);
+            keys.insert(id, key);
             fresh.insert(id);
         }
     }
@@ -51,7 +47,7 @@ impl<T: Send + 'static> Passes<T> {
     /// What came of the next task that is done. None at `end`, or where all that was begun since the last None is done: what
     /// takes longer holds up one round and no more.
     pub async fn next(&self, end: Instant) -> Option<T> {
-        let UnderWay { tasks, accounts, fresh } = &mut *self.0.lock().await;
+        let UnderWay { tasks, keys, fresh } = &mut *self.0.lock().await;
         loop {
             let ended = match tasks.try_join_next_with_id() {
                 None if fresh.is_empty() => return None,
@@ -65,11 +61,11 @@ impl<T: Send + 'static> Passes<T> {
             let (id, done) = match ended {
                 Ok((id, done)) => (id, Some(done)),
                 Err(error) => {
-                    tracing::error!(%error, "a round over an account's sandboxes broke off");
+                    tracing::error!(%error, "a part of a round broke off");
                     (error.id(), None)
                 }
             };
-            accounts.remove(&id);
+            keys.remove(&id);
             fresh.remove(&id);
             if done.is_some() {
                 return done;
@@ -81,11 +77,12 @@ impl<T: Send + 'static> Passes<T> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use seawall_api::AccountId;
     use std::{future::pending, time::Duration};
 
     const ROUND: Duration = Duration::from_secs(10);
 
-    async fn rest(passes: &Passes<u32>) -> Vec<u32> {
+    async fn rest(passes: &Passes<AccountId, u32>) -> Vec<u32> {
         let (end, mut done) = (Instant::now() + ROUND, Vec::new());
         while let Some(one) = passes.next(end).await {
             done.push(one);
@@ -103,7 +100,7 @@ mod tests {
             passes.begin(quick, async { 1 }).await;
             assert_eq!(rest(&passes).await, [1]);
             assert_eq!(begun.elapsed(), expected);
-            assert_eq!(passes.0.lock().await.accounts.len(), 1, "the slow one is not begun again");
+            assert_eq!(passes.0.lock().await.keys.len(), 1, "the slow one is not begun again");
         }
     }
 

@@ -1,6 +1,6 @@
 //! What the reaper pushes before something ends, and what it starts to push.
 
-use super::{GRACE, Need, Reaped, Reaper};
+use super::{GRACE, Need, Over, Reaped, Reaper};
 use crate::{
     Result,
     ports::RecordHead,
@@ -19,7 +19,7 @@ use tokio::time::{Instant, timeout};
 const FIRST_PAUSE: Duration = Duration::from_secs(5);
 const LONGEST_PAUSE: Duration = Duration::from_secs(300);
 /// How long a push may hold up the end of a tenant's sandbox whose lifetime is over.
-const LAST_PUSH: Duration = Duration::from_secs(60);
+const LAST_PUSH: Duration = Duration::from_secs(15);
 /// Pushes of one account at a time.
 const PUSHES: usize = 4;
 
@@ -64,13 +64,15 @@ impl Reaper {
         reaped: &mut Reaped,
     ) -> Result<()> {
         let is_full = self.service.boxes().is_full(head.account_id).await?;
-        // No end needs this push, and each may store what was written since the last.
-        if is_full && due.is_none() {
-            return Ok(());
-        }
         let must_push = head.unsynced.is_some() || head.template.is_some();
+        let Some(reason) = due else {
+            // No end needs this push, and each may store what was written since the last.
+            if !is_full {
+                self.try_push_within(&head, true, reaped).await;
+            }
+            return Ok(());
+        };
         let saved = !must_push || self.try_push(&head, reaped).await;
-        let Some(reason) = due else { return Ok(()) };
         // A push takes its time, and a turn may have begun meanwhile.
         if self.turns.is_busy(head.account_id, head.id).await? {
             return Ok(());
@@ -91,39 +93,46 @@ impl Reaper {
         Ok(())
     }
 
-    /// Ends a tenant's sandbox whose lifetime is over, whatever its guest or its bucket say: they are its own, and could keep
-    /// it alive for ever. What is not saved stays in its volume, marked, and is pushed from there.
-    pub(super) async fn end_of_life(
-        &self,
-        head: &RecordHead,
-        answers: bool,
-        reaped: &mut Reaped,
-    ) -> Result<()> {
-        let reason = EndReason::MaxLifetime;
-        let saved = match answers {
-            true => timeout(LAST_PUSH, self.try_push(head, reaped)).await.unwrap_or(false),
-            false => false,
+    /// Ends a tenant's sandbox whose lifetime is over, whatever its guest or its bucket say, and whoever stands in its queue:
+    /// they are its own, and could keep it alive for ever. What is not saved stays in its volume, marked, and is pushed from
+    /// there. A turn that runs comes to its end; the next one finds a box that was just started.
+    pub(super) async fn end_of_life(self, over: Over) -> Reaped {
+        let (mut reaped, head) = (Reaped::default(), over.head);
+        let ended = async {
+            if self.turns.is_busy(head.account_id, head.id).await? {
+                self.service.entrances.mark_over(head.id, head.started_at);
+                return Ok(false);
+            }
+            let saved = match over.answers {
+                true => timeout(LAST_PUSH, self.try_push(&head, &mut reaped)).await.unwrap_or(false),
+                false => false,
+            };
+            let now = self.service.boxes().head(head.id).await?;
+            if now.is_none_or(|now| now.started_at != head.started_at) {
+                return Ok(false);
+            }
+            let is_saved = saved && self.stop_if(&head, &EndReason::MaxLifetime, |_| true).await?;
+            Ok(is_saved || self.stop_unsaved(&head, &EndReason::MaxLifetime).await?)
         };
-        let stopped = match saved {
-            true => self.stop_if(head, &reason, |_| true).await?,
-            false => self.stop_unsaved(head, &reason).await?,
-        };
-        if stopped {
-            reaped.ended.push((head.id, reason));
+        match ended.await {
+            Ok(true) => reaped.ended.push((head.id, EndReason::MaxLifetime)),
+            Ok(false) => {}
+            Err(error) => super::tell(head.id, &error),
         }
-        Ok(())
+        reaped
     }
 
     /// Stops a sandbox in which no turn runs. Its volume stays, with a mark that no bucket has it.
     async fn stop_unsaved(&self, head: &RecordHead, reason: &EndReason) -> Result<bool> {
         let (id, boxes) = (head.id, self.service.boxes());
-        let Some(_alone) = self.service.queues.try_take(id) else { return Ok(false) };
+        let _alone = self.service.queues.wait(id).await;
         let _closed = self.service.entrances.close(id, Closing::Stop);
         if self.turns.is_busy(head.account_id, id).await? {
             return Ok(false);
         }
         let Some(now) = boxes.head(id).await? else { return Ok(false) };
-        if boxes.state_of(&now).await?.0 != SandboxState::Running {
+        let is_another = now.started_at != head.started_at;
+        if is_another || boxes.state_of(&now).await?.0 != SandboxState::Running {
             return Ok(false);
         }
         if now.template.is_some() && now.unsynced.is_none() {
@@ -189,11 +198,16 @@ impl Reaper {
 
     /// True where the bucket has everything now. A bucket that is down is asked less and less often.
     async fn try_push(&self, head: &RecordHead, reaped: &mut Reaped) -> bool {
+        self.try_push_within(head, false, reaped).await
+    }
+
+    /// As [`Reaper::try_push`]. `within`: not past what its account may store.
+    async fn try_push_within(&self, head: &RecordHead, within: bool, reaped: &mut Reaped) -> bool {
         let id = head.id;
         if !self.is_due(id) {
             return false;
         }
-        let outcome = self.push(id).await;
+        let outcome = self.push(id, within).await;
         if let Err(error) = &outcome
             && let Err(error) = self.service.boxes().mark_unsynced(id, Some(error.chain())).await
         {
@@ -222,10 +236,14 @@ impl Reaper {
     }
 
     /// Whether the bucket has everything.
-    async fn push(&self, id: SandboxId) -> Result<bool> {
+    async fn push(&self, id: SandboxId, within: bool) -> Result<bool> {
         let Some(row) = self.service.rows.find(id).await? else { return Ok(true) };
         let wanted = self.service.wanted_of(&row).await?;
-        let pushed = self.service.push_in_time(&wanted).await?;
+        let most = match within {
+            true => self.service.boxes().refuse_full(row.account_id).await?,
+            false => None,
+        };
+        let pushed = self.service.push_in_time(&wanted, most).await?;
         if pushed.is_none() {
             // Its files go nowhere, so nothing of them is missing there.
             self.service.boxes().mark_unsynced(id, None).await?;

@@ -1,9 +1,10 @@
 //! Who may use a sandbox. One that is being ended or stopped lets nobody in, and the reaper knows of every use since it began to
 //! look at a sandbox that it is about to stop.
 
+use jiff::Timestamp;
 use seawall_api::SandboxId;
 use std::{
-    collections::HashMap,
+    collections::{HashMap, HashSet},
     sync::{Arc, Mutex, MutexGuard, PoisonError},
 };
 
@@ -23,6 +24,8 @@ pub(crate) struct Entrances(Arc<Mutex<State>>);
 #[derive(Debug, Default)]
 struct State {
     closed: HashMap<SandboxId, Closing>,
+    /// Boxes whose lifetime was over in the midst of a turn, by when they were started.
+    over: HashMap<SandboxId, Option<Timestamp>>,
     watched: HashMap<SandboxId, Watching>,
 }
 
@@ -52,6 +55,21 @@ impl Entrances {
     pub fn close(&self, id: SandboxId, closing: Closing) -> Closed {
         self.state().closed.insert(id, closing);
         Closed { entrances: self.clone(), id }
+    }
+
+    /// The lifetime of a box is over, and a turn runs in it: it is the last.
+    pub fn mark_over(&self, id: SandboxId, started_at: Option<Timestamp>) {
+        self.state().over.insert(id, started_at);
+    }
+
+    /// Forgets sandboxes that are gone.
+    pub fn forget(&self, gone: &HashSet<SandboxId>) {
+        self.state().over.retain(|id, _| !gone.contains(id));
+    }
+
+    /// Whether the lifetime of this box is over. For one who stands in the sandbox's queue, and starts it anew then.
+    pub fn take_over(&self, id: SandboxId, started_at: Option<Timestamp>) -> bool {
+        self.state().over.remove(&id).is_some_and(|over| over == started_at)
     }
 
     /// Counts uses from now on, while the guard lives.

@@ -15,7 +15,7 @@ use std::time::Duration;
 use tokio::time::timeout;
 
 /// How long a bucket may take to have all that a box has.
-pub(crate) const PUSH: Duration = Duration::from_secs(600);
+const PUSH: Duration = Duration::from_secs(600);
 
 impl SandboxService {
     /// Starts a box that is not to be used, pushes its files, and stops it again.
@@ -26,7 +26,7 @@ impl SandboxService {
             let (_permit, account, id) = (permit, wanted.account, wanted.sandbox);
             let reason = service.sandboxes.get(id).await?.reason.unwrap_or(EndReason::Stopped);
             service.start_to_save(account, id).await?;
-            let done = service.push_in_time(&wanted).await;
+            let done = service.push_in_time(&wanted, None).await;
             let _alone = service.queues.wait(id).await;
             service.end_rescue(account, id, reason).await;
             done
@@ -34,10 +34,14 @@ impl SandboxService {
         .await
     }
 
-    /// Pushes, unless the bucket takes too long.
-    pub(crate) async fn push_in_time(&self, wanted: &Wanted) -> Result<Option<SyncReport>> {
+    /// Pushes, unless the bucket takes too long. `most`: as many bytes as the account may store, where that counts.
+    pub(crate) async fn push_in_time(
+        &self,
+        wanted: &Wanted,
+        most: Option<u64>,
+    ) -> Result<Option<SyncReport>> {
         let late = |_| Err(Error::unavailable("the bucket does not answer"));
-        timeout(PUSH, self.push(wanted)).await.unwrap_or_else(late)
+        timeout(PUSH, self.push_within(wanted, most)).await.unwrap_or_else(late)
     }
 
     /// Stops a box that runs only to be saved. True where it was one. For one who stands in the sandbox's queue.

@@ -146,7 +146,13 @@ impl SandboxService {
 
     /// Pushes what changed (S6). None: its files go nowhere.
     pub async fn push(&self, wanted: &Wanted) -> Result<Option<SyncReport>> {
+        self.push_within(wanted, None).await
+    }
+
+    /// As [`SandboxService::push`], and stores nothing that brings the account above so many bytes.
+    pub(crate) async fn push_within(&self, wanted: &Wanted, most: Option<u64>) -> Result<Option<SyncReport>> {
         let Some(workspaces) = self.workspaces(wanted).await? else { return Ok(None) };
+        let workspaces = workspaces.within(most);
         // A sync is large, and so would be whoever waits for it.
         let report = Box::pin(workspaces.sync_files(wanted.sandbox, Options::default())).await?;
         self.note_synced(wanted, &workspaces, report.version.as_ref()).await;

@@ -3,6 +3,7 @@
 use super::{LAST_PLACE, LAST_SYNCED, LAST_VERSION, SandboxService, Wanted, coded, stored::PATIENCE};
 use crate::{
     Error, Result,
+    accounts::Limit,
     ports::{
         RecordHead,
         store::{HEADS, Page, SandboxRow},
@@ -51,7 +52,10 @@ impl SandboxService {
         let workspaces = workspaces.within(most);
         let _permit = self.heavy.files.enter(account).await;
         let synced = workspaces.sync_files(id, options).await;
-        let report = synced.map_err(|error| not_synced(id, error))?;
+        let report = match synced {
+            Err(error) => return Err(self.not_stored(account, id, most, error).await),
+            Ok(report) => report,
+        };
         self.note_synced(&wanted, &workspaces, report.version.as_ref()).await;
         Ok(report)
     }
@@ -155,12 +159,27 @@ impl SandboxService {
     /// Deletes all versions. The next life of the sandbox begins without files, and knows that it should.
     pub(super) async fn delete_versions(&self, row: &SandboxRow, workspaces: &Workspaces) -> Result<()> {
         workspaces.delete_versions(row.id).await?;
+        self.forget_versions(row).await
+    }
+
+    async fn forget_versions(&self, row: &SandboxRow) -> Result<()> {
         let gone = [LAST_VERSION, LAST_PLACE, LAST_SYNCED].map(|key| (key.to_owned(), Value::Null));
         match self.rows.merge_metadata(row.account_id, row.id, &Map::from_iter(gone)).await {
             // One without a template leaves no row.
             Err(error) if error.kind() == ErrorKind::NotFound => Ok(()),
             done => done.map(drop),
         }
+    }
+
+    /// Why files were not synced. Where that is the account's limit, its value and what is in use are told.
+    async fn not_stored(&self, account: AccountId, id: SandboxId, most: Option<u64>, error: Error) -> Error {
+        let (Some(most), ErrorKind::Denied, Some(stored)) = (most, error.kind(), self.workspaces.stored())
+        else {
+            return not_synced(id, error);
+        };
+        let used = stored.total(account).await.unwrap_or(most);
+        let what = format!("not all files of sandbox {id} were synced");
+        Limit::StoredMb.reached(most >> 20, used.div_ceil(1 << 20), &what).with_source(error)
     }
 
     /// Brings a version back, or a part of it.
@@ -182,20 +201,29 @@ impl SandboxService {
         let workspaces = workspaces.within(most);
         let _permit = self.heavy.files.enter(account).await;
         let restored = workspaces.restore(id, &what, Arc::new(Silent)).await;
-        let restored = restored.map_err(|error| not_synced(id, error))?;
+        let restored = match restored {
+            Err(error) => return Err(self.not_stored(account, id, most, error).await),
+            Ok(restored) => restored,
+        };
         self.note_synced(&wanted, &workspaces, restored.report.version.as_ref()).await;
         Ok(restored)
     }
 }
 
 impl SandboxService {
-    /// Deletes all versions of a sandbox that was ended, unless syncs of its account are in the way for longer than
-    /// [`PATIENCE`].
+    /// Deletes all versions of a sandbox that was ended, and the count of its place: nobody will use that again. Not where
+    /// syncs of its account are in the way for longer than [`PATIENCE`].
     pub(crate) async fn expire_ended(&self, account: AccountId, id: SandboxId) -> Result<()> {
         let row = self.row(account, id).await?;
         match self.deletable(&row).await? {
             Some(workspaces) if row.state == SandboxState::Terminated => {
-                self.delete_versions(&row, &workspaces.with_patience(PATIENCE)).await
+                let place = workspaces.address(id)?;
+                let workspaces = workspaces.with_patience(PATIENCE);
+                workspaces.erase(&workspaces.prefix(id)).await?;
+                if let Some(stored) = self.workspaces.stored() {
+                    stored.forget(account, &place).await?;
+                }
+                self.forget_versions(&row).await
             }
             _ => Ok(()),
         }
@@ -208,6 +236,5 @@ fn told(pruned: Pruned) -> DroppedVersions {
 }
 
 fn not_synced(id: SandboxId, error: Error) -> Error {
-    let code = if error.kind() == ErrorKind::Denied { "limit_reached" } else { "sync_failed" };
-    coded(code, format!("the files of sandbox {id} could not be synced"), error)
+    coded("sync_failed", format!("the files of sandbox {id} could not be synced"), error)
 }

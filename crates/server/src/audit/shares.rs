@@ -2,8 +2,9 @@
 //!
 //! All accounts write to the same files, and of those the oldest go first when they are too large. So an account that makes very many
 //! calls would remove the lines of the others, and those of what it did before. Beyond its share of an hour the calls of an account are
-//! counted only: when the hour is over, the last of them is written with the number of those that were left out. The operator's own
-//! account has no such bound.
+//! counted only: the first of them is written with `left_out: 1`, and when the hour is over the last with the number of all of
+//! them. Calls that were refused have a share of their own, so that they do not crowd out those that did something. The
+//! operator's own account has no such bound.
 
 use super::AuditEntry;
 use seawall_api::AccountId;
@@ -14,7 +15,7 @@ use std::{
 };
 
 const HOUR: Duration = Duration::from_secs(3600);
-/// The part of all bytes that are kept which one account may write in an hour. Alone it needs three weeks for all of them.
+/// The part of all bytes that are kept which one account may write in an hour. Alone, with calls that are done and refused, it needs ten days for all of them.
 const PART: u64 = 512;
 /// An account may write this much in any case.
 const LEAST: u64 = 4 << 10;
@@ -32,7 +33,8 @@ struct Written {
 pub(super) struct HourlyShares {
     each: u64,
     began: Instant,
-    accounts: HashMap<AccountId, Written>,
+    /// By account, and whether the calls were refused.
+    accounts: HashMap<(AccountId, bool), Written>,
 }
 
 impl HourlyShares {
@@ -52,7 +54,7 @@ impl HourlyShares {
         if entry.account == AccountId::LOCAL {
             return Ok(());
         }
-        let written = self.accounts.entry(entry.account).or_default();
+        let written = self.accounts.entry((entry.account, entry.status >= 400)).or_default();
         let bytes = (text.len() - before) as u64;
         if written.left_out.is_none() && written.bytes + bytes <= self.each {
             written.bytes += bytes;
@@ -60,6 +62,7 @@ impl HourlyShares {
         }
         text.truncate(before);
         if written.left_out.is_none() {
+            append(&AuditEntry { left_out: Some(1), ..entry.clone() }, text)?;
             tracing::warn!(account = %entry.account, "calls of an account are left out of the audit log for an hour: there are too many");
         }
         let number = written.left_out.take().map_or(0, |(_, number)| number);
@@ -97,12 +100,19 @@ mod tests {
         let (mine, other, now) = (AccountId::generate(), AccountId::generate(), Instant::now());
         let mut shares = HourlyShares::new(1 << 20, now);
         let mut text = Vec::new();
-        for number in 0..1000 {
-            shares.add(&entry(number, mine), now, &mut text).unwrap();
+        let call = |status| AuditEntry { status, ..entry(0, mine) };
+        for _ in 0..1000 {
+            shares.add(&call(404), now, &mut text).unwrap();
         }
-        assert!(text.len() as u64 <= LEAST, "{} bytes", text.len());
-        let written = read(&text).len() as u64;
-        assert!(written > 5);
+        assert!(text.len() as u64 <= LEAST + 300, "{} bytes", text.len());
+        let written = read(&text);
+        assert!(written.len() > 5);
+        assert_eq!(written.last().unwrap().left_out, Some(1), "from here on they are counted");
+        // Refusals crowd out nothing that was done.
+        text.clear();
+        shares.add(&call(201), now, &mut text).unwrap();
+        assert_eq!(read(&text).len(), 1);
+        let left_out = 1001 - written.len() as u64;
         // Others, and the operator, write on.
         text.clear();
         shares.add(&entry(1, other), now, &mut text).unwrap();
@@ -114,7 +124,7 @@ mod tests {
         text.clear();
         shares.add(&entry(7, mine), now + HOUR, &mut text).unwrap();
         let next = read(&text);
-        assert_eq!((next.len(), next[0].left_out, next[0].status), (2, Some(1000 - written), 999));
+        assert_eq!((next.len(), next[0].left_out, next[0].status), (2, Some(left_out), 404));
         assert_eq!((next[1].left_out, next[1].status), (None, 7));
         text.clear();
         shares.close(&mut text).unwrap();

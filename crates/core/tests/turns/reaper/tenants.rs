@@ -42,6 +42,42 @@ async fn k8_a_tenants_lifetime_ends_though_its_guest_does_not_answer() {
     assert_eq!(state(&world, id).await, (SandboxState::Stopped, Some(EndReason::MaxLifetime)));
 }
 
+/// A turn that runs comes to its end, and is the last in its box.
+#[tokio::test(start_paused = true)]
+async fn k8_turns_one_after_the_other_keep_no_box_past_its_lifetime() {
+    let short = timed("short", 0, 100);
+    let world = World::of([short.clone()]);
+    let (account, reaper) = (AccountId::generate(), world.reaper());
+    let mut begun = world.turns.start(account, by("short", "say one; sleep 60; say two")).await.unwrap();
+    let (conversation, mut boxes) = (begun.conversation.id, Vec::new());
+    for _ in 0..6 {
+        let stop = Arc::new(tokio::sync::Notify::new());
+        let rounds = tokio::spawn({
+            let (reaper, stop) = (reaper.clone(), stop.clone());
+            async move {
+                loop {
+                    round(&reaper).await;
+                    tokio::select! {
+                        () = pass(5) => {}
+                        () = stop.notified() => return,
+                    }
+                }
+            }
+        });
+        let done = world.done(begun).await;
+        stop.notify_one();
+        rounds.await.unwrap();
+        assert_eq!((done.turn.state, done.text().as_str()), (TurnState::Completed, "onetwo"));
+        boxes.push(world.row(done.sandbox()).await.unwrap().started_at);
+        // At once: the reaper never finds it without a turn.
+        let next = more(conversation, "say one; sleep 60; say two");
+        begun = world.turns.start(account, next).await.unwrap();
+    }
+    world.done(begun).await;
+    boxes.dedup();
+    assert!(boxes.len() >= 3, "one box lived for 360 s: {boxes:?}");
+}
+
 /// Pushes of one account that take long, and guests that do not answer, are its own affair.
 #[tokio::test(start_paused = true)]
 async fn k5_an_account_whose_pushes_take_long_holds_up_no_others_times() {
