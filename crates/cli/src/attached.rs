@@ -71,22 +71,30 @@ async fn stay_until_end(
 ) -> Result<Ended> {
     let input = process.input();
     let id = process.id();
-    tokio::select! {
-        ended = show(&mut process, guest) => ended,
+    let code = tokio::select! {
+        ended = show(&mut process, guest) => return ended,
         left = async {
-            if how.tty {
-                leave_on_signal(guest, id, signals).await
-            } else {
-                pass_signals(guest, id, &input, how.leave_on_terminate, signals).await
+            match how.tty {
+                true => Err(signals.next().await),
+                false => Ok(pass_signals(guest, id, &input, how.leave_on_terminate, signals).await),
             }
-        } => Ok(Ended::Left(left)),
+        } => match left {
+            Ok(code) => code,
+            // In raw mode keys are the process's; a signal comes from elsewhere and means that the terminal goes. Nobody shows
+            // the process's end any more: how it ends by this is not how we end.
+            Err(signal) => {
+                tell(guest, id, SIGHUP).await;
+                exit::by_signal(signal)
+            }
+        },
         broken = feed(&input, how) => {
             // Half of its input must not pass for the whole.
             guest.kill(id).await?;
-            Err(broken.context("the input did not arrive whole, so the command was ended"))
+            return Err(broken.context("the input did not arrive whole, so the command was ended"));
         }
         never = follow_size(&input, how.tty) => match never? {},
-    }
+    };
+    Ok(Ended::Left(code))
 }
 
 async fn show(process: &mut Process, guest: &Guest) -> Result<Ended> {
@@ -150,13 +158,6 @@ async fn pass_signals(
         }
     }
     exit::by_signal(SIGINT)
-}
-
-/// In raw mode keys are the process's; a signal comes from elsewhere and means that the terminal goes.
-async fn leave_on_signal(guest: &Guest, process: ProcessId, signals: &mut Signals) -> i32 {
-    let signal = signals.next().await;
-    tell(guest, process, SIGHUP).await;
-    exit::by_signal(signal)
 }
 
 /// A signal that has arrived when this returns, since we are about to go.
