@@ -276,12 +276,21 @@ pub struct Version {
 #[serde(deny_unknown_fields)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct PruneVersions {
-    /// So many of the newest.
+    /// How many of the newest versions stay. At most a billion.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "openapi", schema(maximum = 1_000_000_000u64))]
     pub keep: Option<u64>,
-    /// Those that are younger.
+    /// Versions younger than this stay. At most a hundred years.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "openapi", schema(maximum = 3_155_760_000u64))]
     pub keep_for_seconds: Option<u64>,
+}
+
+impl PruneVersions {
+    /// The largest `keep` that is accepted.
+    pub const MOST_KEPT: u64 = 1_000_000_000;
+    /// The largest `keep_for_seconds` that is accepted: a hundred years.
+    pub const LONGEST_KEPT_SECONDS: u64 = 3_155_760_000;
 }
 
 /// What became of versions.

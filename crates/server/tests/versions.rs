@@ -200,7 +200,9 @@ async fn k8_an_owner_prunes_also_after_the_end() {
     let id = kept.make("kept", &kept.world.mine).await;
     let made = kept.push(&prefix(ME, id), &["one", "two", "three", "four"]).await;
     let path = format!("/sandboxes/{id}/versions/prune");
-    for bad in [json!({}), json!({"keep": -1}), json!({"kepe": 1}), json!({"keep": "all"})] {
+    let too_large = [json!({"keep": 1_000_000_001u64}), json!({"keep": 0, "keep_for_seconds": 1u64 << 63})];
+    let malformed = [json!({}), json!({"keep": -1}), json!({"kepe": 1}), json!({"keep": "all"})];
+    for bad in malformed.into_iter().chain(too_large) {
         assert_eq!(kept.call("POST", &path, &kept.world.mine, Some(bad.clone())).await.0, 400, "{bad}");
     }
     let three = || Some(json!({"keep": 3}));

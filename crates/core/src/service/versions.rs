@@ -105,6 +105,15 @@ impl SandboxService {
         if ask.keep.is_none() && ask.keep_for_seconds.is_none() {
             return Err(Error::invalid("say what stays: `keep`, `keep_for_seconds`, or both"));
         }
+        let bounds = [
+            ("keep", ask.keep, PruneVersions::MOST_KEPT),
+            ("keep_for_seconds", ask.keep_for_seconds, PruneVersions::LONGEST_KEPT_SECONDS),
+        ];
+        for (name, asked, most) in bounds {
+            if asked.is_some_and(|asked| asked > most) {
+                return Err(Error::invalid(format!("`{name}` is at most {most}")));
+            }
+        }
         let row = self.row(account, id).await?;
         let millis = |seconds: u64| i64::try_from(seconds.saturating_mul(1000)).unwrap_or(i64::MAX);
         let keep = Keep {

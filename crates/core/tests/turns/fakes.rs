@@ -12,9 +12,12 @@ use seawall_core::{
 };
 use seawall_sync::bucket::SharedBucket;
 use seawall_wire::Duplex;
-use std::sync::{
-    Arc, Mutex, OnceLock,
-    atomic::{AtomicBool, Ordering},
+use std::{
+    sync::{
+        Arc, Mutex, OnceLock,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::Duration,
 };
 use tokio::sync::watch;
 
@@ -73,6 +76,18 @@ impl Buckets for GatedBuckets {
             self.shut.subscribe().wait_for(|shut| !shut).await.unwrap();
         }
         Ok(None)
+    }
+}
+
+/// Buckets that cannot be opened, and take ten seconds to fail.
+#[derive(Debug)]
+pub struct SlowFailure;
+
+#[async_trait]
+impl Buckets for SlowFailure {
+    async fn open(&self, _url: Option<&str>) -> Result<Option<SharedBucket>> {
+        tokio::time::sleep(Duration::from_secs(10)).await;
+        Err(Error::unavailable("a test keeps the bucket out of reach"))
     }
 }
 

@@ -4,16 +4,18 @@
 
 use crate::world::{ME, World, ask, more, template};
 use seawall_api::{
-    SandboxId,
+    AccountId, SandboxId,
     sandbox::{EndReason, SandboxState, Timeouts},
 };
 use seawall_core::{
+    accounts::{AccountLimits, Limit},
     ports::{Clock, Volumes},
     reaper::{Reaped, Reaper},
     service::EndSandbox,
     templates::Template,
     turns::TurnAsk,
 };
+use seawall_sync::engine::Options;
 use serde_json::json;
 use std::time::Duration;
 
@@ -113,5 +115,33 @@ async fn h8_what_a_turn_could_not_push_is_pushed_when_the_bucket_is_back() {
     assert_eq!(state(&world, id).await, (SandboxState::Running, None));
     assert_eq!(world.row(id).await.unwrap().unsynced, None);
     assert_eq!(world.service.versions(ME, id).await.unwrap().len(), 2);
+    world.end().await;
+}
+
+/// What an account may store bounds the pushes that no end needs: those of turns, of calls, and the reaper's own retries.
+#[tokio::test]
+async fn k8_no_retry_stores_more_than_the_account_may_have() {
+    let mut limits = AccountLimits::NONE;
+    limits.set(Limit::StoredMb, Some(1));
+    let world = World::limited("local", vec![template("kept")], limits);
+    let account = AccountId::generate();
+    let begun = world.turns.start(account, by("kept", ask("echo one > a"))).await.unwrap();
+    let id = world.done(&world.turns, begun).await.sandbox();
+    let before = world.stores.stored.total(account).await.unwrap();
+    world.sh(id, "head -c 4000000 /dev/urandom > b").await;
+    world.clock.advance(Duration::from_secs(60));
+    let refused = world.service.sync(account, id, Options::default()).await.unwrap_err();
+    assert_eq!(refused.code(), "limit_reached", "{refused:?}");
+    assert!(world.row(id).await.unwrap().unsynced.is_some(), "the reaper tries it again");
+    for _ in 0..3 {
+        // A new reaper makes no pause between tries.
+        let reaped = reaper(&world).round().await.unwrap();
+        assert_eq!(reaped, Reaped { kept: vec![id], ..Reaped::default() });
+        let stored = world.stores.stored.total(account).await.unwrap();
+        assert!((before..=1 << 20).contains(&stored), "{stored}");
+    }
+    assert_eq!(world.service.versions(account, id).await.unwrap().len(), 1);
+    world.sh(id, "rm b").await;
+    assert_eq!(reaper(&world).round().await.unwrap(), Reaped { pushed: vec![id], ..Reaped::default() });
     world.end().await;
 }

@@ -11,7 +11,7 @@ use seawall_api::{
 };
 use seawall_core::{
     ExecRequest, Providers, Result, Sandboxes, Turns,
-    accounts::{AccountCatalog, AccountLimits},
+    accounts::{AccountCatalog, AccountLimits, Ledger},
     agents::ModelApi,
     delivery::Courier,
     hooks::Hooks,
@@ -139,19 +139,25 @@ pub struct World {
     pub clock: ManualClock,
     claims: MemoryClaims,
     has_bucket: bool,
+    limits: AccountLimits,
     _data: TempDir,
 }
 
 impl World {
     pub fn new(provider: &str, templates: Vec<Template>) -> World {
-        World::with(provider, templates, true)
+        World::with(provider, templates, true, AccountLimits::NONE)
+    }
+
+    /// Each account but [`ME`] has these limits.
+    pub fn limited(provider: &str, templates: Vec<Template>, limits: AccountLimits) -> World {
+        World::with(provider, templates, true, limits)
     }
 
     pub fn without_bucket(provider: &str, templates: Vec<Template>) -> World {
-        World::with(provider, templates, false)
+        World::with(provider, templates, false, AccountLimits::NONE)
     }
 
-    fn with(name: &str, templates: Vec<Template>, has_bucket: bool) -> World {
+    fn with(name: &str, templates: Vec<Template>, has_bucket: bool, limits: AccountLimits) -> World {
         let data = tempfile::tempdir().unwrap();
         let open = <std::fs::Permissions as std::os::unix::fs::PermissionsExt>::from_mode(0o755);
         std::fs::set_permissions(data.path(), open).unwrap();
@@ -165,12 +171,15 @@ impl World {
         let claims = MemoryClaims::default();
         let node = Some("one".to_owned());
         let records = RowRecords::new(stores.sandboxes.clone(), Arc::new(claims.clone()), node);
-        let sandboxes = Sandboxes::new(providers, Arc::new(records), Arc::new(clock.clone()));
+        let catalog = AccountCatalog::new(stores.accounts.clone(), limits);
+        let ledger = Ledger::new(stores.sandboxes.clone(), stores.stored.clone(), catalog);
+        let sandboxes =
+            Sandboxes::new(providers, Arc::new(records), Arc::new(clock.clone())).with_ledger(ledger);
         let bucket = Arc::new(Unsteady::default());
-        let place = Place { sandboxes, stores, bucket, clock, claims, has_bucket };
+        let place = Place { sandboxes, stores, bucket, clock, claims, has_bucket, limits };
         let (turns, service) = place.host(templates);
-        let Place { sandboxes, stores, bucket, clock, claims, has_bucket } = place;
-        World { turns, service, sandboxes, stores, bucket, clock, claims, has_bucket, _data: data }
+        let Place { sandboxes, stores, bucket, clock, claims, .. } = place;
+        World { turns, service, sandboxes, stores, bucket, clock, claims, has_bucket, limits, _data: data }
     }
 
     /// The same server with other templates.
@@ -182,6 +191,7 @@ impl World {
             clock: self.clock.clone(),
             claims: self.claims.clone(),
             has_bucket: self.has_bucket,
+            limits: self.limits,
         };
         place.host(templates)
     }
@@ -254,6 +264,7 @@ struct Place {
     clock: ManualClock,
     claims: MemoryClaims,
     has_bucket: bool,
+    limits: AccountLimits,
 }
 
 impl Place {
@@ -264,7 +275,8 @@ impl Place {
         let buckets = Arc::new(OneBucket(self.has_bucket.then_some(bucket)));
         let settings =
             WorkspaceSettings { lock_wait: Duration::from_millis(200), ..WorkspaceSettings::default() };
-        let maker = WorkspaceMaker::new(sandboxes.clone(), buckets, clock.clone(), settings);
+        let maker = WorkspaceMaker::new(sandboxes.clone(), buckets, clock.clone(), settings)
+            .with_stored(stores.stored.clone());
         let (runs, outbox) = (stores.hook_runs.clone(), stores.outbox.clone());
         let hooks = Hooks::new(runs, outbox, sandboxes.clone(), clock.clone())
             .with_notes(stores.sandboxes.clone(), stores.conversations.clone());
@@ -277,7 +289,7 @@ impl Place {
         let service = SandboxService::new(sandboxes.clone(), maker, hooks.clone(), rows, clock.clone())
             .with_templates(templates.clone(), stores.conversations.clone());
         let turns = Turns::new(TurnParts {
-            accounts: AccountCatalog::new(stores.accounts.clone(), AccountLimits::NONE),
+            accounts: AccountCatalog::new(stores.accounts.clone(), self.limits),
             service: service.clone(),
             hooks,
             templates,

@@ -1,9 +1,10 @@
 //! Tenants: none holds up another, and none outlives its time.
 
 use super::*;
-use crate::world::wanted_by;
+use crate::{fakes::SlowFailure, world::wanted_by};
 use seawall_api::AccountId;
 use seawall_core::budget::{Budget, BudgetLimits};
+use seawall_core::service::EndSandbox;
 use seawall_core::shares::{HeavyWork, Shares};
 
 async fn made_by(world: &World, account: AccountId, template: &Template) -> SandboxId {
@@ -40,6 +41,37 @@ async fn k8_a_tenants_lifetime_ends_though_its_guest_does_not_answer() {
     world.faults.delay(Op::Connect, Duration::from_secs(3600));
     assert_eq!(round(&reaper).await, ended(id, EndReason::MaxLifetime));
     assert_eq!(state(&world, id).await, (SandboxState::Stopped, Some(EndReason::MaxLifetime)));
+}
+
+/// Calls that end a sandbox and fail hold its queue one after the other. The reaper waits its turn in that queue.
+#[tokio::test(start_paused = true)]
+async fn k8_ends_that_fail_again_and_again_keep_no_box_past_its_lifetime() {
+    let saved = saved(0, 100);
+    let buckets: Option<Arc<dyn Buckets>> = Some(Arc::new(SlowFailure));
+    let world = World::with(Setup { templates: vec![saved.clone()], buckets, ..Setup::default() });
+    let (account, reaper) = (AccountId::generate(), world.reaper());
+    let spec = SandboxSpec { timeouts: timeouts(0, 100), ..SandboxSpec::default() };
+    let template = Some("saved".to_owned());
+    let new = NewSandbox { account: Some(account), template, spec, ..NewSandbox::default() };
+    let id = world.sandboxes.launch(new).await.unwrap().0.id;
+    pass(101).await;
+    let ends = [0, 3, 6].map(|later| {
+        let service = world.service.clone();
+        tokio::spawn(async move {
+            pass(later).await;
+            let how = EndSandbox { sync: true, force: false, volumes: None, delete_versions: false };
+            loop {
+                let refused = error(service.end(account, id, &how).await);
+                assert_eq!(refused.code(), "sync_failed");
+            }
+        })
+    });
+    pass(30).await;
+    let began = Instant::now();
+    assert_eq!(round(&reaper).await.ended, [(id, EndReason::MaxLifetime)]);
+    assert!(began.elapsed() < Duration::from_secs(120), "{:?}", began.elapsed());
+    assert!(ends.iter().all(|end| !end.is_finished()), "each call was refused, and the next was made");
+    ends.iter().for_each(tokio::task::JoinHandle::abort);
 }
 
 /// A turn that runs comes to its end, and is the last in its box.
