@@ -116,10 +116,11 @@ impl Kernel {
 
 /// Every group of every installation. Tests of other programs may have some, so they are compared by name.
 fn groups() -> BTreeSet<PathBuf> {
-    let tops = ["memory/seawall", "cpu/seawall", "pids/seawall", "blkio/seawall", "seawall"];
+    let tops = ["memory/seawall", "cpu", "pids/seawall", "blkio/seawall", "seawall"];
     let of =
         |top: &str| std::fs::read_dir(Path::new("/sys/fs/cgroup").join(top)).into_iter().flatten().flatten();
-    tops.iter().flat_map(|top| of(top)).map(|entry| entry.path()).filter(|path| path.is_dir()).collect()
+    let all = tops.iter().flat_map(|top| of(top)).map(|entry| entry.path()).filter(|path| path.is_dir());
+    all.filter(|path| path.to_string_lossy().contains("seawall")).collect()
 }
 
 fn pid_of(world: &World, id: &str) -> Option<PathBuf> {

@@ -70,8 +70,9 @@ impl Limits {
     }
 }
 
-/// The period over which processor time is counted, in microseconds.
-const PERIOD: u64 = 100_000;
+/// The period over which processor time is counted, in microseconds. A fifth of the kernel's default: boxes that use up their
+/// quota keep the processors from others for at most that long at a stretch.
+const PERIOD: u64 = 20_000;
 
 /// The groups of one box: one folder on v2, one per controller on v1.
 #[derive(Debug)]
@@ -245,6 +246,7 @@ pub fn counter(text: &str, name: &str) -> u64 {
 }
 
 const MEMORY: &str = "memory.limit_in_bytes";
+const PERIOD_FILE: &str = "cpu.cfs_period_us";
 const QUOTA: &str = "cpu.cfs_quota_us";
 const MEMORY_AND_SWAP: &str = "memory.memsw.limit_in_bytes";
 
@@ -259,7 +261,7 @@ fn settings(v2: bool, controller: Controller, limits: &Limits, disk: Option<Devi
             vec![("cpu.max", format!("{} {PERIOD}", or(limits.cpus.map(quota), "max")))]
         }
         (Controller::Cpu, false) => {
-            vec![("cpu.cfs_period_us", PERIOD.to_string()), (QUOTA, or(limits.cpus.map(quota), "-1"))]
+            vec![(PERIOD_FILE, PERIOD.to_string()), (QUOTA, or(limits.cpus.map(quota), "-1"))]
         }
         (Controller::Memory, true) => {
             let swap = or(limits.memory.map(|_| 0), "max");
@@ -301,6 +303,12 @@ fn write_settings(folder: &Path, settings: &[(&'static str, String)]) -> io::Res
                     .and_then(|()| fs::write(&path, value))
                     .map_err(|_| at(&path, error))?;
             }
+            // The quota of a group that was made with a longer period would be more than that of the group around it.
+            Err(error) if error.kind() == ErrorKind::InvalidInput && *file == PERIOD_FILE => {
+                fs::write(folder.join(QUOTA), "-1")
+                    .and_then(|()| fs::write(&path, value))
+                    .map_err(|_| at(&path, error))?;
+            }
             // Kernels without an account of swap have no such file; they limit no swap.
             Err(error) if error.kind() == ErrorKind::NotFound && file.contains("sw") => {}
             other => other.map_err(|error| at(&path, error))?,
@@ -335,7 +343,7 @@ mod tests {
         assert_eq!(
             text(true, &limits),
             [
-                "cpu.max=150000 100000",
+                "cpu.max=30000 20000",
                 "memory.max=1048576",
                 "memory.swap.max=0",
                 "pids.max=7",
@@ -345,8 +353,8 @@ mod tests {
         assert_eq!(
             text(false, &limits),
             [
-                "cpu.cfs_period_us=100000",
-                "cpu.cfs_quota_us=150000",
+                "cpu.cfs_period_us=20000",
+                "cpu.cfs_quota_us=30000",
                 "memory.limit_in_bytes=1048576",
                 "memory.memsw.limit_in_bytes=1048576",
                 "pids.max=7",
@@ -358,7 +366,7 @@ mod tests {
         );
         assert_eq!(
             text(true, &Limits::default())[..4],
-            ["cpu.max=max 100000", "memory.max=max", "memory.swap.max=max", "pids.max=max"]
+            ["cpu.max=max 20000", "memory.max=max", "memory.swap.max=max", "pids.max=max"]
         );
     }
 

@@ -190,7 +190,8 @@ async fn folders_of_the_host_can_be_where_the_user_works() {
 
 /// What the kernel has of a box, by its group.
 fn lives(id: SandboxId) -> bool {
-    let trees = fs::read_dir("/sys/fs/cgroup").unwrap().flatten().map(|tree| tree.path().join("seawall"));
+    let trees = fs::read_dir("/sys/fs/cgroup").unwrap().flatten().map(|tree| tree.path());
+    let trees = trees.flat_map(|tree| [tree.join("seawall"), tree]);
     let groups = trees.flat_map(|ours| fs::read_dir(ours).into_iter().flatten().flatten());
     groups.into_iter().any(|group| group.file_name().to_string_lossy().ends_with(&id.to_string()))
 }

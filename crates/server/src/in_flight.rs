@@ -8,6 +8,7 @@ use crate::{
     error::{ApiError, ApiResult},
     extract::outcome,
     limits::Slot,
+    pace::{Meter, PacedBody},
     places::Busy,
     state::AppState,
 };
@@ -28,7 +29,7 @@ use std::{
     convert::Infallible,
     fmt,
     pin::Pin,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError},
     task::{Context, Poll},
     time::Duration,
 };
@@ -60,6 +61,8 @@ struct Inner {
     _slot: Slot,
     connection: Option<Arc<Busy>>,
     key: Option<KeyWatch>,
+    /// Set once the account is known. Never for the operator's.
+    meter: OnceLock<Meter>,
     held: Mutex<Held>,
 }
 
@@ -94,12 +97,14 @@ impl InFlight {
         if account.is_some() {
             held.always.push(state.budget().try_reserve(account, BASE).ok_or_else(no_memory)?);
         }
+        let meter = account.and_then(|account| state.pace().meter(account));
         Ok(InFlight(Some(Arc::new(Inner {
             account,
             budget: state.budget().clone(),
             _slot: slot,
             connection: request.extensions().get::<Arc<Busy>>().cloned(),
             key: identity.map(|identity| state.services().keys.watch(identity)),
+            meter: meter.map_or_else(OnceLock::new, OnceLock::from),
             held: Mutex::new(held),
         }))))
     }
@@ -123,8 +128,16 @@ impl InFlight {
         self.reserve(account, bytes).await?;
         if let Some(inner) = &self.0 {
             inner.held().tickets.push(ticket);
+            // Previews with a token have no key, and their account is known only now.
+            if let Some(meter) = state.pace().meter(account) {
+                inner.meter.get_or_init(|| meter);
+            }
         }
         Ok(())
+    }
+
+    fn meter(&self) -> Option<&Meter> {
+        self.0.as_ref().and_then(|inner| inner.meter.get())
     }
 
     /// Keeps what the request's body was reserved with, until the head of the answer.
@@ -154,8 +167,14 @@ impl InFlight {
 
     /// Drives a socket to its end, or until the key is revoked and what says so had its moment.
     pub async fn drive(self, socket: impl Future<Output = ()>) {
+        let driven = async {
+            match self.meter() {
+                Some(meter) => meter.drive(socket).await,
+                None => socket.await,
+            }
+        };
         tokio::select! {
-            () = socket => {}
+            () = driven => {}
             () = self.last_words() => {}
         }
     }
@@ -167,14 +186,27 @@ impl InFlight {
 
     /// The answer of a handler, which holds all of this until its body has been sent.
     pub async fn answer(self, handler: impl Future<Output = Response>) -> Response {
+        let handled = async {
+            match self.meter() {
+                Some(meter) => {
+                    meter.begin().await;
+                    meter.measure(handler).await
+                }
+                None => handler.await,
+            }
+        };
         let response = tokio::select! {
             biased;
-            response = handler => response,
+            response = handled => response,
             () = self.last_words() => revoked().into_response(),
         };
         drop(self.take_body());
-        let watched = self.0.as_ref().is_some_and(|inner| inner.key.is_some())
-            && response.body().size_hint().exact().is_none_or(|size| size > SMALL);
+        let is_small = response.body().size_hint().exact().is_some_and(|size| size <= SMALL);
+        let response = match self.meter() {
+            Some(meter) if !is_small => response.map(|inner| Body::new(PacedBody::new(inner, meter.clone()))),
+            _ => response,
+        };
+        let watched = self.0.as_ref().is_some_and(|inner| inner.key.is_some()) && !is_small;
         match watched {
             false => hold(response, self),
             true => response.map(|inner| Body::new(Cut::new(inner, self))),

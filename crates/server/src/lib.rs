@@ -33,6 +33,7 @@ mod metrics;
 mod openapi;
 mod options;
 mod origin;
+mod pace;
 mod places;
 mod request_id;
 mod routes;

@@ -9,6 +9,7 @@ use crate::{
     limits::Limiter,
     memory,
     options::Options,
+    pace::Pace,
 };
 use metrics_exporter_prometheus::PrometheusHandle;
 use seawall_api::{AccountId, account::LimitUse};
@@ -24,6 +25,7 @@ struct Inner {
     services: Services,
     options: Options,
     limiter: Limiter,
+    pace: Pace,
     budget: Budget,
     counts: Counts,
     in_flight: InFlightLimits,
@@ -51,6 +53,7 @@ impl AppState {
             services,
             options,
             limiter,
+            pace: Pace::default(),
             budget,
             counts: Counts::default(),
             in_flight,
@@ -72,6 +75,11 @@ impl AppState {
 
     pub fn limiter(&self) -> &Limiter {
         &self.0.limiter
+    }
+
+    /// The processor time that accounts take from the server's threads.
+    pub fn pace(&self) -> &Pace {
+        &self.0.pace
     }
 
     /// What bodies in flight may take of the server's memory.

@@ -6,7 +6,7 @@
 
 use super::{
     BoxGroup, Cgroups, Controller, Limits, MEMORY, MEMORY_AND_SWAP, QUOTA, account_group, at,
-    place::{enable, folders},
+    place::{enable, group_in, ours},
     quota, settings, write_settings,
 };
 use std::{
@@ -53,9 +53,10 @@ impl Cgroups {
     pub fn find_member(&self, installation: &str, name: &str) -> Option<String> {
         let accounts = account_group(installation, "");
         let (_, parent) = self.parents.first()?;
-        let in_account =
-            |account: &String| account.starts_with(&accounts) && parent.join(account).join(name).exists();
-        folders(parent).into_iter().find(in_account).map(|account| format!("{account}/{name}"))
+        let in_account = |account: &String| {
+            account.starts_with(&accounts) && group_in(parent, account).join(name).exists()
+        };
+        ours(parent).into_iter().find(in_account).map(|account| format!("{account}/{name}"))
     }
 
     /// Whether the quota of processor time of an account bounds those of its boxes.
@@ -116,11 +117,11 @@ impl Cgroups {
         let joins = |controller: Controller| {
             !self.v2 && controller == Controller::Io && !limits.needs(Controller::Io)
         };
-        let folder = |parent: &Path| parent.join(account).join(name);
+        let folder = |parent: &Path| group_in(parent, account).join(name);
         let own = self.parents.iter().filter(|(controller, _)| !joins(*controller));
         let mut group = self.group(own.map(|(c, parent)| (*c, folder(parent))).collect());
         let joined = self.parents.iter().find(|(controller, _)| joins(*controller));
-        group.joined = joined.map(|(_, parent)| parent.join(account));
+        group.joined = joined.map(|(_, parent)| group_in(parent, account));
         group
     }
 

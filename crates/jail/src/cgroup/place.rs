@@ -2,6 +2,7 @@
 
 use super::{BoxGroup, Controller, Limits, at};
 use crate::disk::Device;
+use rustix::fs::Access;
 use std::{
     collections::BTreeSet,
     fs,
@@ -14,6 +15,8 @@ use std::{
 const OURS: &str = "seawall";
 /// Where processes go that stand in the way of limits below them.
 const ASIDE: &str = "seawall-host";
+/// How the names of our groups begin where they lie directly in the root of a tree.
+const PREFIX: &str = "seawall-";
 /// In the names of accounts' groups, and of no other.
 const ACCOUNT: &str = "-account-";
 
@@ -21,7 +24,10 @@ const ACCOUNT: &str = "-account-";
 #[derive(Debug, Clone, Default)]
 pub struct Cgroups {
     pub(super) v2: bool,
-    /// For each controller that works, the folder that boxes' groups are made in.
+    /// For each controller that works, the folder that boxes' groups are made in. It is [`OURS`], but for processor time on
+    /// v1, where groups lie in the root: the kernel splits the weight of a group over the processors by where its load is,
+    /// so beneath one common group a light account would have next to no weight on every processor but those that a
+    /// heavy one keeps busy.
     pub(super) parents: Vec<(Controller, PathBuf)>,
     /// The data disk. None where it is no block device whose IO can be limited.
     disk: Option<Device>,
@@ -84,6 +90,12 @@ impl Cgroups {
         for controller in Controller::ALL {
             let top = mounts.lines().find_map(|line| mount_point(line, "cgroup", Some(controller)));
             let Some(top) = top else { continue };
+            if controller == Controller::Cpu {
+                if rustix::fs::access(&top, Access::WRITE_OK).is_ok() {
+                    found.parents.push((controller, top));
+                }
+                continue;
+            }
             let parent = top.join(OURS);
             match fs::create_dir(&parent) {
                 Ok(()) => {}
@@ -171,11 +183,9 @@ impl Cgroups {
     /// Groups of this prefix in which nothing lives are removed.
     pub fn clear(&self, prefix: &str) {
         for (_, parent) in &self.parents {
-            for entry in fs::read_dir(parent).into_iter().flatten().flatten() {
-                if entry.file_name().to_string_lossy().starts_with(prefix) {
-                    // One that is in use refuses.
-                    let _ = fs::remove_dir(entry.path());
-                }
+            for name in ours(parent).iter().filter(|name| name.starts_with(prefix)) {
+                // One that is in use refuses.
+                let _ = fs::remove_dir(group_in(parent, name));
             }
         }
     }
@@ -187,7 +197,8 @@ impl Cgroups {
             made.is_ok_and(|made| made.elapsed().is_ok_and(|passed| passed > age))
         };
         for name in self.names().iter().filter(|name| name.contains(mark)) {
-            for folder in self.parents.iter().map(|(_, parent)| parent.join(name)).filter(|path| is_old(path))
+            for folder in
+                self.parents.iter().map(|(_, parent)| group_in(parent, name)).filter(|path| is_old(path))
             {
                 let _ = fs::remove_dir(folder);
             }
@@ -197,11 +208,10 @@ impl Cgroups {
     /// Names of groups that there are. Those in the group of an account are called `account/name`; that group is
     /// named too.
     pub fn names(&self) -> BTreeSet<String> {
-        let mut names: BTreeSet<String> =
-            self.parents.iter().flat_map(|(_, parent)| folders(parent)).collect();
+        let mut names: BTreeSet<String> = self.parents.iter().flat_map(|(_, parent)| ours(parent)).collect();
         let accounts: Vec<String> = names.iter().filter(|name| name.contains(ACCOUNT)).cloned().collect();
         for account in accounts {
-            let inside = self.parents.iter().flat_map(|(_, parent)| folders(&parent.join(&account)));
+            let inside = self.parents.iter().flat_map(|(_, parent)| folders(&group_in(parent, &account)));
             names.extend(inside.map(|name| format!("{account}/{name}")).collect::<Vec<_>>());
         }
         names
@@ -217,12 +227,12 @@ impl Cgroups {
     /// The groups that a box with these limits has.
     pub fn of(&self, name: &str, limits: &Limits) -> BoxGroup {
         let wanted = self.parents.iter().filter(|(controller, _)| limits.needs(*controller));
-        self.group(wanted.map(|(controller, parent)| (*controller, parent.join(name))).collect())
+        self.group(wanted.map(|(controller, parent)| (*controller, group_in(parent, name))).collect())
     }
 
     /// Every group that a box may have, whatever its limits.
     pub fn all_of(&self, name: &str) -> BoxGroup {
-        let folders = self.parents.iter().map(|(controller, parent)| (*controller, parent.join(name)));
+        let folders = self.parents.iter().map(|(controller, parent)| (*controller, group_in(parent, name)));
         self.group(folders.collect())
     }
 
@@ -234,6 +244,23 @@ impl Cgroups {
 /// The name of the group of an account. `installation` tells the groups of one data folder from those of others.
 pub fn account_group(installation: &str, account: &str) -> String {
     format!("{installation}{ACCOUNT}{account}")
+}
+
+/// The folder of a group. In the root of a tree its name says that it is ours.
+pub(super) fn group_in(parent: &Path, name: &str) -> PathBuf {
+    match parent.ends_with(OURS) {
+        true => parent.join(name),
+        false => parent.join(format!("{PREFIX}{name}")),
+    }
+}
+
+/// Names of our groups in a folder that they are made in.
+pub(super) fn ours(parent: &Path) -> Vec<String> {
+    let all = folders(parent);
+    match parent.ends_with(OURS) {
+        true => all,
+        false => all.iter().filter_map(|name| name.strip_prefix(PREFIX)).map(str::to_owned).collect(),
+    }
 }
 
 /// Names of the folders in one.

@@ -114,9 +114,9 @@ async fn k8_processor_time_of_an_account_is_bounded_also_while_its_boxes_run() {
     assert!(used < 1.0, "half a second was allowed, and {used} s were used");
     // A box that starts below a total gets its own limit back when the total goes.
     world.provider.set_account_totals(mine, &AccountTotals::default()).await.unwrap();
-    let quota = Path::new("/sys/fs/cgroup/cpu/seawall").join(&groups(&format!("/{first}"))[0]);
+    let quota = Path::new("/sys/fs/cgroup/cpu").join(format!("seawall-{}", groups(&format!("/{first}"))[0]));
     if let Ok(text) = fs::read_to_string(quota.join("cpu.cfs_quota_us")) {
-        assert_ne!(text.trim(), "25000");
+        assert_ne!(text.trim(), "5000");
     }
     for id in [first, second] {
         world.remove(id).await;
@@ -141,8 +141,8 @@ async fn k8_an_accounts_group_goes_with_its_last_box_and_a_crash_leaves_none() {
     world.remove(second).await;
     assert_eq!(groups(&named), Vec::<String>::new());
     // What a crash left: a group without boxes, and a box without a folder.
-    for parent in parents() {
-        fs::create_dir(parent.join(&group)).unwrap();
+    for folder in folders_of(&group) {
+        fs::create_dir(folder).unwrap();
     }
     let (lost, _) = world.sandbox_of(AccountId::generate(), plain()).await;
     let pid = world.provider.get(lost).await.unwrap().pid.unwrap();
@@ -155,11 +155,11 @@ async fn k8_an_accounts_group_goes_with_its_last_box_and_a_crash_leaves_none() {
     assert_eq!(groups(&lost.to_string()), Vec::<String>::new());
 }
 
-/// The folders in which groups of boxes are.
-fn parents() -> Vec<PathBuf> {
-    let tops = ["cpu/seawall", "memory/seawall", "pids/seawall", "blkio/seawall", "seawall"];
-    let folders = tops.iter().map(|top| Path::new("/sys/fs/cgroup").join(top));
-    folders.filter(|folder| folder.join("cgroup.procs").exists()).collect()
+/// The folders that a group with this name has on this machine.
+fn folders_of(group: &str) -> Vec<PathBuf> {
+    let trees = ["cpu/seawall-", "memory/seawall/", "pids/seawall/", "blkio/seawall/", "seawall/"];
+    let folders = trees.iter().map(|tree| PathBuf::from(format!("/sys/fs/cgroup/{tree}{group}")));
+    folders.filter(|folder| folder.parent().unwrap().join("cgroup.procs").exists()).collect()
 }
 
 #[tokio::test]
