@@ -465,7 +465,12 @@ fn created(id: SandboxId, error: Error) -> Error {
         ErrorKind::Invalid | ErrorKind::LimitUnenforceable | ErrorKind::Unsupported => "invalid_config",
         _ => "creation_failed",
     };
-    coded(code, format!("sandbox {id} could not be made"), error)
+    // How much is free is the operator's to know, by `/ready` and the log.
+    let why = match error.code() {
+        "disk_reserve" => ": the data disk of the server is too full, and its operator has to make room",
+        _ => "",
+    };
+    coded(code, format!("sandbox {id} could not be made{why}"), error)
 }
 
 fn rebuilt(id: SandboxId, error: Error) -> Error {

@@ -290,3 +290,13 @@ async fn what_a_box_was_once_allowed_counts_for_nothing() {
     before.start(id).await.unwrap();
     before.remove(id, Volumes::Delete).await.unwrap();
 }
+
+/// `/ready` asks this: with less free than the reserve, nothing can be made.
+#[tokio::test]
+async fn a_provider_below_its_disk_reserve_is_not_ready() {
+    let data = tempfile::tempdir().unwrap();
+    let settings = NativeSettings { disk_reserve_mb: Some(1 << 40), ..NativeSettings::default() };
+    let provider = NativeProvider::open(data.path(), settings).unwrap();
+    let error = provider.check().await.unwrap_err();
+    assert_eq!(error.code(), "disk_reserve", "{error:?}");
+}

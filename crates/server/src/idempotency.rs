@@ -239,7 +239,8 @@ async fn run(
 ) -> Response {
     let (account, scope) = (who.account, who.scopes.iter().max().copied());
     // The call counts among those in flight for as long as it runs.
-    let place = request.extensions().get::<InFlight>().cloned();
+    let place = request.extensions().get::<InFlight>().cloned().unwrap_or_default();
+    let counted = place.clone();
     let work = async move {
         let _place = place;
         claim.dispatch();
@@ -258,6 +259,7 @@ async fn run(
         claim.settle(outcome).await;
         response
     };
+    let work = async move { counted.measure(work).await };
     let task = tokio::spawn(REQUEST_ID.scope(request_id(), work).in_current_span());
     match task.await {
         Ok(response) => response,

@@ -7,7 +7,7 @@ use crate::{
     counts::{Kind, Ticket},
     error::{ApiError, ApiResult},
     extract::outcome,
-    limits::Slot,
+    limits::{Slot, is_about_keys},
     pace::{Meter, PacedBody},
     places::Busy,
     state::AppState,
@@ -93,11 +93,13 @@ impl InFlight {
         let known = outcome(request.extensions());
         let identity = known.identity();
         let account = identity.map(|identity| identity.account);
+        // Keys can be revoked whatever the account's other keys do.
+        let counted = account.filter(|_| !is_about_keys(request));
         let mut held = Held::default();
-        if account.is_some() {
+        if counted.is_some() {
             held.always.push(state.budget().try_reserve(account, BASE).ok_or_else(no_memory)?);
         }
-        let meter = account.and_then(|account| state.pace().meter(account));
+        let meter = counted.and_then(|account| state.pace().meter(account));
         Ok(InFlight(Some(Arc::new(Inner {
             account,
             budget: state.budget().clone(),
@@ -129,11 +131,21 @@ impl InFlight {
         if let Some(inner) = &self.0 {
             inner.held().tickets.push(ticket);
             // Previews with a token have no key, and their account is known only now.
-            if let Some(meter) = state.pace().meter(account) {
-                inner.meter.get_or_init(|| meter);
+            if let Some(meter) = state.pace().meter(account)
+                && inner.meter.set(meter.clone()).is_ok()
+            {
+                meter.begin().await;
             }
         }
         Ok(())
+    }
+
+    /// Charges the account for the processor time of a handler.
+    pub async fn measure<T>(&self, handler: impl Future<Output = T>) -> T {
+        match self.meter() {
+            Some(meter) => meter.measure(handler).await,
+            None => handler.await,
+        }
     }
 
     fn meter(&self) -> Option<&Meter> {
@@ -167,15 +179,17 @@ impl InFlight {
 
     /// Drives a socket to its end, or until the key is revoked and what says so had its moment.
     pub async fn drive(self, socket: impl Future<Output = ()>) {
-        let driven = async {
-            match self.meter() {
-                Some(meter) => meter.drive(socket).await,
-                None => socket.await,
-            }
-        };
         tokio::select! {
-            () = driven => {}
+            () = self.pace(socket) => {}
             () = self.last_words() => {}
+        }
+    }
+
+    /// Drives a socket to its end, as fast as the processor time of its account allows.
+    pub async fn pace(&self, socket: impl Future<Output = ()>) {
+        match self.meter() {
+            Some(meter) => meter.drive(socket).await,
+            None => socket.await,
         }
     }
 
@@ -187,13 +201,10 @@ impl InFlight {
     /// The answer of a handler, which holds all of this until its body has been sent.
     pub async fn answer(self, handler: impl Future<Output = Response>) -> Response {
         let handled = async {
-            match self.meter() {
-                Some(meter) => {
-                    meter.begin().await;
-                    meter.measure(handler).await
-                }
-                None => handler.await,
+            if let Some(meter) = self.meter() {
+                meter.begin().await;
             }
+            self.measure(handler).await
         };
         let response = tokio::select! {
             biased;

@@ -16,7 +16,7 @@ use axum::{
     middleware::Next,
     response::{IntoResponse, Response},
 };
-use seawall_api::AccountId;
+use seawall_api::{AccountId, account::KeyScope};
 use seawall_core::shares::as_caller;
 use std::{
     collections::HashMap,
@@ -37,6 +37,9 @@ const UNLIMITED: [&str; 2] = ["/health", "/ready"];
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Who {
     Account(AccountId),
+    /// Whoever manages the keys of an account. Apart from its other requests, so that a key which was stolen and floods the
+    /// server can still be revoked.
+    Keys(AccountId),
     Address(IpAddr),
     /// Who is not known, and who comes when too many are.
     Others,
@@ -46,11 +49,19 @@ impl Who {
     fn of(request: &Request, trust_forwarded: bool) -> Who {
         let (headers, extensions) = (request.headers(), request.extensions());
         match (outcome(extensions).identity(), remote(headers, extensions, trust_forwarded).0) {
+            (Some(identity), _) if is_about_keys(request) => Who::Keys(identity.account),
             (Some(identity), _) => Who::Account(identity.account),
             (None, Some(address)) => Who::Address(network(address)),
             (None, None) => Who::Others,
         }
     }
+}
+
+/// Whether a request with an admin key lists, makes or revokes keys of its account.
+pub fn is_about_keys(request: &Request) -> bool {
+    let is_admin = outcome(request.extensions()).identity().is_some_and(|who| who.may(KeyScope::Admin));
+    let route = route(request.extensions());
+    is_admin && (route == "/keys" || route.starts_with("/keys/"))
 }
 
 /// Of IPv6 everybody has a whole /64.

@@ -17,6 +17,8 @@ pub struct Options {
     pub burst: u32,
     /// Requests of an account in flight, with their streams. 0: no limit.
     pub concurrency: usize,
+    /// Percent of the processors that requests of one account may keep busy in the server's own threads. 0: no limit.
+    pub processor_percent: u32,
     /// Open connections. Where there are more, those that are idle for the longest go.
     pub connections: usize,
     /// Bytes that bodies in flight may take in memory. None: a quarter of what the process may use, at most 1 GiB.
@@ -72,6 +74,7 @@ impl Default for Options {
             rate: 2000,
             burst: 4000,
             concurrency: 1024,
+            processor_percent: 25,
             connections: 16_384,
             memory_budget: None,
             account_memory_budget: None,

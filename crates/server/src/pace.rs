@@ -49,21 +49,20 @@ struct Balance {
     at: Instant,
 }
 
-impl Default for Pace {
-    /// An account may keep a quarter of the processors busy.
-    fn default() -> Self {
-        Pace::new(std::thread::available_parallelism().map_or(1.0, |cores| cores.get() as f64) / 4.0)
-    }
-}
-
 impl Pace {
+    /// Balances that let an account keep so many percent of the processors busy. 0: no account is held up.
+    pub fn of_processors(percent: u32) -> Pace {
+        let processors = std::thread::available_parallelism().map_or(1.0, |cores| cores.get() as f64);
+        Pace::new(processors * f64::from(percent) / 100.0)
+    }
+
     fn new(rate: f64) -> Pace {
         Pace(Arc::new(Shared { rate, balances: Mutex::default() }))
     }
 
     /// The meter of a request. None for the operator's account, whose requests are not held up.
     pub fn meter(&self, account: AccountId) -> Option<Meter> {
-        (account != AccountId::LOCAL).then(|| Meter { shared: self.0.clone(), account })
+        (account != AccountId::LOCAL && self.0.rate > 0.0).then(|| Meter { shared: self.0.clone(), account })
     }
 }
 
@@ -119,9 +118,9 @@ impl Meter {
     pub async fn measure<T>(&self, handler: impl Future<Output = T>) -> T {
         let mut handler = std::pin::pin!(handler);
         std::future::poll_fn(|cx| {
-            let began = std::time::Instant::now();
+            let began = thread_time();
             let polled = handler.as_mut().poll(cx);
-            self.charge(began.elapsed(), Instant::now());
+            self.charge(thread_time().saturating_sub(began), Instant::now());
             polled
         })
         .await
@@ -135,9 +134,9 @@ impl Meter {
                 ready!(pausing.as_mut().poll(cx));
                 pause = None;
             }
-            let began = std::time::Instant::now();
+            let began = thread_time();
             let polled = socket.as_mut().poll(cx);
-            let wait = self.charge(began.elapsed(), Instant::now());
+            let wait = self.charge(thread_time().saturating_sub(began), Instant::now());
             if !wait.is_zero() {
                 pause = Some(Box::pin(sleep(wait)));
             }
@@ -145,6 +144,12 @@ impl Meter {
         })
         .await;
     }
+}
+
+/// The processor time of this thread so far. Time in which others had the processor does not count.
+fn thread_time() -> Duration {
+    let time = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
+    Duration::new(time.tv_sec.unsigned_abs(), u32::try_from(time.tv_nsec).unwrap_or(0))
 }
 
 /// A body that charges for each frame, and waits before the next one where its account overdrew its balance.
@@ -172,14 +177,15 @@ impl HttpBody for PacedBody {
             ready!(pause.as_mut().poll(cx));
             self.pause = None;
         }
-        let began = std::time::Instant::now();
+        let began = thread_time();
         let polled = Pin::new(&mut self.inner).poll_frame(cx);
         let bytes = match &polled {
             Poll::Ready(Some(Ok(frame))) => frame.data_ref().map_or(0, Bytes::len),
             _ => 0,
         };
         let copied = Duration::from_nanos(bytes as u64 * BYTE_NANOS);
-        let wait = self.meter.charge(began.elapsed() + copied, Instant::now());
+        let kept_busy = thread_time().saturating_sub(began);
+        let wait = self.meter.charge(kept_busy + copied, Instant::now());
         if !wait.is_zero() {
             self.pause = Some(Box::pin(sleep(wait)));
         }

@@ -45,7 +45,7 @@ impl AppState {
     ) -> AppState {
         let memory = memory::budget(options.memory_budget, options.account_memory_budget);
         bound(&mut options, descriptors(), memory.server);
-        let limiter = Limiter::new(&options);
+        let (limiter, pace) = (Limiter::new(&options), Pace::of_processors(options.processor_percent));
         let budget = Budget::new(memory);
         services.turns.count_in(&budget);
         let in_flight = options.in_flight.unwrap_or_else(|| InFlightLimits::for_descriptors(descriptors()));
@@ -53,7 +53,7 @@ impl AppState {
             services,
             options,
             limiter,
-            pace: Pace::default(),
+            pace,
             budget,
             counts: Counts::default(),
             in_flight,

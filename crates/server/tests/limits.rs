@@ -124,6 +124,18 @@ async fn k8_of_many_turns_at_once_none_is_stored_that_has_no_place() {
     assert_eq!(world.stores.conversations.count(world.other).await.unwrap(), 2);
 }
 
+/// Turns of one conversation share its sandbox, also those that wait before it is made.
+#[tokio::test]
+async fn k8_turns_that_wait_for_one_sandbox_need_one_place() {
+    let world = world(&[(Limit::Sandboxes, 1), (Limit::RunningSandboxes, 1)]).await;
+    let path = "/conversations/0190a5d0-7c1e-7b3a-9f00-3d2c1b0a9f8e/sandbox/auto?stream=false&wait=60";
+    let answers = join_all((0..20).map(|_| ask(&world, "POST", path, json!({"prompt": "say hi"})))).await;
+    for (status, answer) in answers {
+        assert!(status.is_success(), "{answer}");
+    }
+    assert_eq!(boxes(&world).await, 1);
+}
+
 /// Pushes are never refused, so they must not be a way to store without end: what is full is not pushed while it can change.
 #[tokio::test]
 async fn k8_an_end_of_a_full_account_stops_what_it_cannot_save() {
@@ -279,6 +291,10 @@ async fn k9_what_is_not_asked_for_is_within_the_limits() {
         let expected = json!({"idle_seconds": 1, "max_lifetime_seconds": 60});
         assert_eq!(made["spec"]["timeouts"], expected, "{made}");
     }
+    let long = json!({"timeouts": {"max_lifetime_seconds": 61}});
+    let (status, answer) = ask(&times, "POST", "/sandboxes", long).await;
+    assert_eq!((status, &answer["code"]), (StatusCode::FORBIDDEN, &json!("over_limit")), "{answer}");
+    assert_eq!(told(&answer), ("lifetime_seconds".to_owned(), 60.0, 61.0));
     // The mock cannot hold a sandbox to it, so there is none.
     let disk = world(&[(Limit::SandboxDiskIoMbS, 50)]).await;
     let (status, answer) = ask(&disk, "POST", "/sandboxes", json!({})).await;

@@ -199,10 +199,11 @@ pub fn list(json: bool, accounts: &[Account], next: Option<String>) -> Result<i3
         output::json(&json!({ "accounts": accounts, "next": next }))?;
         return Ok(0);
     }
-    let mut table = output::Table::new(&["ACCOUNT", "NAME", "MADE"]);
+    let mut table = output::Table::new(&["ACCOUNT", "NAME", "STATE", "MADE"]);
     for each in accounts {
         let made = each.created_at.strftime("%Y-%m-%d %H:%M:%S").to_string();
-        table.row(vec![each.id.to_string(), each.name.clone(), made]);
+        let state = if each.suspended_at.is_some() { "suspended" } else { "active" };
+        table.row(vec![each.id.to_string(), each.name.clone(), state.to_owned(), made]);
     }
     table.print()?;
     more(next);

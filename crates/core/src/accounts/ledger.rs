@@ -420,8 +420,12 @@ impl Book {
     fn check(&self, request: Request, before: Option<Entry>, limits: &AccountLimits) -> Result<()> {
         let now = self.counts();
         let within = |limit: Limit, used: u64, more: u64| match limits.get(limit) {
+            // No other sandbox's end would make room for it.
+            Some(most) if limit == Limit::DiskMb && more > most => {
+                Err(limit.exceeded(most, more, "the sandbox is refused"))
+            }
             Some(most) if more > 0 && used.saturating_add(more) > most => {
-                Err(limit.reached(most, used, "the sandbox is refused"))
+                Err(limit.reached(most, used, "the sandbox is refused; stop or end others first"))
             }
             _ => Ok(()),
         };

@@ -84,7 +84,7 @@ fn bound(limit: Limit, value: &Value) -> Result<Option<u64>, String> {
         return Ok(None);
     }
     value.as_f64().and_then(|number| limit.parse(number)).map(Some).ok_or_else(|| {
-        format!("`{limit}` is {value}: it must be a number from 0 on, or \"{UNLIMITED}\" for no bound")
+        format!("`{limit}` is {value}: it must be a whole number from 0 on (of processors also a fraction), or \"{UNLIMITED}\" for no bound")
     })
 }
 

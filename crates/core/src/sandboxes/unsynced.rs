@@ -11,7 +11,8 @@ pub fn check(record: &Record) -> Result<()> {
     match &record.unsynced {
         None => Ok(()),
         Some(why) => Err(Error::conflict(format!(
-            "sandbox {} has work that is not in its bucket ({why}); bring it there with `seawall sync`, or use force",
+            "sandbox {} has work that is not in its bucket ({why}); bring it there with `seawall sync` (at the limit \
+             `stored_mb` delete versions or conversations first), or use force",
             record.id
         ))),
     }

@@ -8,7 +8,10 @@ use crate::{
     sandboxes::{check_spec, counted_disk},
     templates::Template,
 };
-use seawall_api::{AccountId, ErrorKind, sandbox::SandboxSpec};
+use seawall_api::{
+    AccountId, ErrorKind,
+    sandbox::{SandboxSpec, Timeouts},
+};
 
 /// The disk of a sandbox whose request and template name none, of every account but `local`.
 const DEFAULT_DISK_MB: u64 = 2048;
@@ -54,22 +57,49 @@ impl SandboxService {
 
     /// Idle time and lifetime end at the account's bound; where it has none, at the server's.
     fn limit_times(&self, spec: &mut SandboxSpec, limits: &AccountLimits) {
-        let server = self.timeouts;
+        let [idle, lifetime] = self.time_bounds(limits);
         let least = |asked: Option<u64>, most: Option<u64>| match (asked, most) {
             (Some(asked), Some(most)) if asked == 0 || asked > most => Some(most),
             (None, most) => most,
             (asked, _) => asked,
         };
         let times = &mut spec.timeouts;
+        times.idle_seconds = least(times.idle_seconds, idle);
+        times.max_lifetime_seconds = least(times.max_lifetime_seconds, lifetime);
+    }
+
+    /// Refuses times that a request names and that are longer than its account may have. Zero asks for as long as is allowed.
+    pub(super) async fn check_times(&self, account: AccountId, asked: &Timeouts) -> Result<()> {
+        let Some(catalog) = self.catalog.as_ref().filter(|_| account != AccountId::LOCAL) else {
+            return Ok(());
+        };
+        let [idle, lifetime] = self.time_bounds(&catalog.settings(account).await?.limits);
+        let named = [
+            (Limit::IdleSeconds, asked.idle_seconds, idle),
+            (Limit::LifetimeSeconds, asked.max_lifetime_seconds, lifetime),
+        ];
+        for (limit, asked, most) in named {
+            if let (Some(asked), Some(most)) = (asked, most)
+                && asked > most
+            {
+                return Err(limit.exceeded(most, asked, "the sandbox is refused"));
+            }
+        }
+        Ok(())
+    }
+
+    /// The longest idle time and lifetime of an account's sandboxes: its own, else the server's. None: no bound.
+    fn time_bounds(&self, limits: &AccountLimits) -> [Option<u64>; 2] {
+        let server = self.timeouts;
         // Zero is the value of a setting that cannot be read: as little as there is, and not as much. The server's own
         // zero means that sandboxes do not end by themselves.
         let bound = |limit: Limit, server: Option<u64>| {
             limits.get(limit).map(|most| most.max(1)).or(server.filter(|most| *most > 0))
         };
-        let idle = bound(Limit::IdleSeconds, server.idle_seconds);
-        let lifetime = bound(Limit::LifetimeSeconds, server.max_lifetime_seconds);
-        times.idle_seconds = least(times.idle_seconds, idle);
-        times.max_lifetime_seconds = least(times.max_lifetime_seconds, lifetime);
+        [
+            bound(Limit::IdleSeconds, server.idle_seconds),
+            bound(Limit::LifetimeSeconds, server.max_lifetime_seconds),
+        ]
     }
 
     /// The disk that a sandbox of a template would have, as far as the account's limits count it.

@@ -72,6 +72,7 @@ impl SandboxService {
         let provides = self.sandboxes.providers().get(&name).map_err(invalid)?;
         self.check_provider(ask, &name)?;
         self.mounts.check(account, &ask.mounts)?;
+        self.check_times(account, &ask.timeouts).await?;
         let (conversation, agent, turn, cancelled) = (None, None, None, None);
         let wanted = Wanted { account, sandbox: id, conversation, agent, turn, template, cancelled };
         let spec = self.spec_of(&wanted, provides.capabilities().isolation)?;

@@ -182,6 +182,10 @@ fn uuid_with(id: SandboxId, lives: u64) -> Option<SandboxId> {
 pub(crate) fn told(account: AccountId, why: String) -> String {
     match account {
         AccountId::LOCAL => why,
+        _ if why.contains("`stored_mb`") => {
+            "the account's limit `stored_mb` is reached; they stay in the sandbox: delete versions or conversations, and sync again"
+                .to_owned()
+        }
         _ => "the bucket does not take them now; they stay in the sandbox, and are pushed later".to_owned(),
     }
 }

@@ -344,7 +344,8 @@ impl Provider for NativeProvider {
     }
 
     async fn check(&self) -> Result<()> {
-        self.inner.launcher.check().await
+        self.inner.launcher.check().await?;
+        self.inner.folders.check_reserve(self.inner.disk_reserve_mb)
     }
 
     async fn create(&self, id: SandboxId, spec: &SandboxSpec, account: AccountId) -> Result<BoxInfo> {

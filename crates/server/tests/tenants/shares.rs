@@ -54,6 +54,32 @@ async fn k5_stops_and_starts_that_take_long_hold_up_their_own_account_alone() {
     assert_eq!(begun.elapsed(), Duration::ZERO);
 }
 
+/// A key that was stolen, and takes all places of its account, can still be revoked.
+#[tokio::test(start_paused = true)]
+async fn k4_a_key_that_takes_all_places_of_its_account_can_be_revoked() {
+    let options = Options { concurrency: 4, rate: 20, burst: 20, ..Options::default() };
+    let world = Arc::new(World::with(Setup { options, ..Setup::default() }).await);
+    let scopes = json!({"name": "stolen", "scopes": ["run"]});
+    let (status, stolen) = world.json("POST", "/keys", &world.theirs, Some(scopes)).await;
+    assert_eq!(status, StatusCode::CREATED, "{stolen}");
+    let one = made(&world, &world.theirs).await;
+    for _ in 0..40 {
+        let (world, key) = (world.clone(), stolen["secret"].as_str().unwrap().to_owned());
+        let path = format!("{one}/exec");
+        tokio::spawn(
+            async move { world.json("POST", &path, &key, Some(json!({"command": "sleep 3600"}))).await },
+        );
+    }
+    settle().await;
+    let (status, _) = world.json("GET", "/sandboxes", &world.theirs, None).await;
+    assert_eq!(status, StatusCode::TOO_MANY_REQUESTS, "everything else waits for the flood to end");
+    let revoke = format!("/keys/{}", stolen["id"].as_str().unwrap());
+    assert_eq!(world.json("DELETE", &revoke, &world.theirs, None).await.0, StatusCode::NO_CONTENT);
+    tokio::time::sleep(Duration::from_secs(2)).await;
+    let (status, _) = world.json("GET", "/sandboxes", &world.theirs, None).await;
+    assert_eq!(status, StatusCode::OK, "and what the key had open is over");
+}
+
 /// A server with few places for each account.
 async fn few() -> World {
     let in_flight = Some(InFlightLimits { streams: 3, waiters: 2, previews: 2 });

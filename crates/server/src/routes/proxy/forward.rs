@@ -93,10 +93,13 @@ async fn carry(outside: OnUpgrade, inside: OnUpgrade, shutdown: CancellationToke
         copy_bidirectional_with_sizes(&mut outside, &mut inside, BUFFER, BUFFER).await?;
         Ok::<(), BoxError>(())
     };
-    tokio::select! {
-        done = carried => if let Err(error) = done {
+    let carried = async {
+        if let Err(error) = carried.await {
             tracing::debug!(%error, "a WebSocket to a port ended badly");
-        },
+        }
+    };
+    tokio::select! {
+        () = place.pace(carried) => {}
         () = shutdown.cancelled() => {}
         () = place.revoked() => {}
     }

@@ -33,7 +33,7 @@ const HOPS: [&str; 9] = [
 /// Keys of ours; and what was between the client and this server.
 const NOT_INSIDE: [&str; 3] = ["authorization", TOKEN_HEADER, "expect"];
 /// What would hold for our whole origin, ask people for secrets in its name, or have a proxy before us send something else.
-const NOT_OUTSIDE: [&str; 20] = [
+const NOT_OUTSIDE: [&str; 22] = [
     "alt-svc",
     "clear-site-data",
     "edge-control",
@@ -47,7 +47,9 @@ const NOT_OUTSIDE: [&str; 20] = [
     "surrogate-control",
     "surrogate-key",
     "www-authenticate",
+    "x-archive-files",
     "x-lighttpd-send-file",
+    "x-lighttpd-send-tempfile",
     "x-litespeed-location",
     "x-litespeed-cache-control",
     "x-original-url",
@@ -369,6 +371,8 @@ mod tests {
             "x-sendfile",
             "x-sendfile-type",
             "x-lighttpd-send-file",
+            "x-lighttpd-send-tempfile",
+            "x-archive-files",
             "x-litespeed-location",
             "x-reproxy-url",
             "x-reproxy-file",
