@@ -56,7 +56,7 @@ impl Turns {
     }
 
     /// The sandbox that a request waits for, as far as it is known now.
-    async fn sandbox_of(&self, account: AccountId, ask: &TurnAsk) -> Result<Option<SandboxId>> {
+    pub(super) async fn sandbox_of(&self, account: AccountId, ask: &TurnAsk) -> Result<Option<SandboxId>> {
         match ask.sandbox {
             Choice::This(id) | Choice::Relink(id) => Ok(Some(id)),
             Choice::Auto => Ok(self.known(account, ask).await?.and_then(|known| known.sandbox_id)),
