@@ -4,8 +4,8 @@ use super::{
     Choice, MISMATCH, Prepared, TurnAsk, Turns,
     lanes::{Lane, Patience, Place, news},
 };
-use crate::{Error, Result};
-use seawall_api::{AccountId, ErrorKind, SandboxId};
+use crate::{Error, Result, ports::store::Page};
+use seawall_api::{AccountId, ErrorKind, SandboxId, conversation::TurnState};
 use std::time::Duration;
 use tokio::time::Instant;
 
@@ -47,11 +47,25 @@ impl Turns {
             let places: Vec<&Place> = conversation.iter().chain(&sandbox).collect();
             match self.try_begin(account, ask, here, &places).await {
                 Err(again) if is_passing(&again) => error = again,
+                // The turn before may be about to make the sandbox that this one needs too.
+                Err(again) if again.limit().is_some() && self.is_busy_talking(account, ask).await? => {
+                    error = busy();
+                }
                 other => return other,
             }
             if !news(&places, &mut pause, &patience).await {
                 return Err(impatient(&patience, error));
             }
+        }
+    }
+
+    /// Whether a turn of the conversation runs.
+    async fn is_busy_talking(&self, account: AccountId, ask: &TurnAsk) -> Result<bool> {
+        let Some(conversation) = ask.conversation else { return Ok(false) };
+        let newest = self.inner.stores.turns.list(account, conversation, &Page::first(1)).await;
+        match newest {
+            Err(error) if error.kind() == ErrorKind::NotFound => Ok(false),
+            found => Ok(found?.items.first().is_some_and(|turn| turn.state == TurnState::Running)),
         }
     }
 

@@ -73,7 +73,7 @@ async fn k4_a_key_that_takes_all_places_of_its_account_can_be_revoked() {
     settle().await;
     let (status, _) = world.json("GET", "/sandboxes", &world.theirs, None).await;
     assert_eq!(status, StatusCode::TOO_MANY_REQUESTS, "everything else waits for the flood to end");
-    let revoke = format!("/keys/{}", stolen["id"].as_str().unwrap());
+    let revoke = format!("/keys/{}", stolen["key"]["id"].as_str().unwrap());
     assert_eq!(world.json("DELETE", &revoke, &world.theirs, None).await.0, StatusCode::NO_CONTENT);
     tokio::time::sleep(Duration::from_secs(2)).await;
     let (status, _) = world.json("GET", "/sandboxes", &world.theirs, None).await;
