@@ -240,12 +240,7 @@ impl Turns {
     async fn prepare(&self, account: AccountId, ask: TurnAsk, here: bool) -> Result<Prepared> {
         check_prompt(&ask.prompt).map_err(Error::without_effect)?;
         check_names(&ask).map_err(Error::without_effect)?;
-        // Turns that wait for each other and for a sandbox that is not made yet stand in line from the beginning: else each of
-        // them would ask the account's limits for a sandbox of its own.
-        if !ask.wait.is_zero()
-            && ask.conversation.is_some()
-            && self.sandbox_of(account, &ask).await?.is_none()
-        {
+        if self.stands_in_line(account, &ask).await? {
             return self.begin_after(account, &ask, here, busy()).await.map_err(refused);
         }
         let first = self.try_begin(account, &ask, here, &[]).await;

@@ -59,6 +59,13 @@ impl Turns {
         }
     }
 
+    /// Whether a request takes its place in the line of its conversation before its first try. Requests that may wait, and
+    /// whose sandbox is not made yet, do: else each of them would ask the account's limits for a sandbox of its own.
+    pub(super) async fn stands_in_line(&self, account: AccountId, ask: &TurnAsk) -> Result<bool> {
+        let may_wait = !ask.wait.is_zero() && ask.conversation.is_some();
+        Ok(may_wait && self.sandbox_of(account, ask).await?.is_none())
+    }
+
     /// Whether a turn of the conversation runs.
     async fn is_busy_talking(&self, account: AccountId, ask: &TurnAsk) -> Result<bool> {
         let Some(conversation) = ask.conversation else { return Ok(false) };
@@ -70,7 +77,7 @@ impl Turns {
     }
 
     /// The sandbox that a request waits for, as far as it is known now.
-    pub(super) async fn sandbox_of(&self, account: AccountId, ask: &TurnAsk) -> Result<Option<SandboxId>> {
+    async fn sandbox_of(&self, account: AccountId, ask: &TurnAsk) -> Result<Option<SandboxId>> {
         match ask.sandbox {
             Choice::This(id) | Choice::Relink(id) => Ok(Some(id)),
             Choice::Auto => Ok(self.known(account, ask).await?.and_then(|known| known.sandbox_id)),
