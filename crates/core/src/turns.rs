@@ -240,11 +240,7 @@ impl Turns {
     async fn prepare(&self, account: AccountId, ask: TurnAsk, here: bool) -> Result<Prepared> {
         check_prompt(&ask.prompt).map_err(Error::without_effect)?;
         check_names(&ask).map_err(Error::without_effect)?;
-        if self.stands_in_line(account, &ask).await? {
-            return self.begin_after(account, &ask, here, busy()).await.map_err(refused);
-        }
-        let first = self.try_begin(account, &ask, here, &[]).await;
-        match first {
+        match self.try_first(account, &ask, here).await {
             Err(error) if is_passing(&error) && !ask.wait.is_zero() => {
                 self.begin_after(account, &ask, here, error).await.map_err(refused)
             }

@@ -114,7 +114,16 @@ fn alone(app: &App) -> Result<std::fs::File> {
     let path = app.settings.data.join("serve.lock");
     let mut options = std::fs::File::options();
     let file = options.create(true).truncate(false).write(true).mode(0o600).open(&path)?;
-    match file.try_lock() {
+    // A program that a server was about to execute when it was killed shares its lock for a moment.
+    let mut locked = file.try_lock();
+    for _ in 0..100 {
+        if !matches!(locked, Err(std::fs::TryLockError::WouldBlock)) {
+            break;
+        }
+        std::thread::sleep(std::time::Duration::from_millis(20));
+        locked = file.try_lock();
+    }
+    match locked {
         Ok(()) => Ok(file),
         Err(std::fs::TryLockError::WouldBlock) => bail!(
             "another `seawall serve` runs on {}: stop it first, or choose another folder with --data",

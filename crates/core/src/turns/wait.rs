@@ -59,11 +59,14 @@ impl Turns {
         }
     }
 
-    /// Whether a request takes its place in the line of its conversation before its first try. Requests that may wait, and
-    /// whose sandbox is not made yet, do: else each of them would ask the account's limits for a sandbox of its own.
-    pub(super) async fn stands_in_line(&self, account: AccountId, ask: &TurnAsk) -> Result<bool> {
+    /// Begins a turn at once, where nobody is before it. Requests that may wait, and whose sandbox is not made yet, take their
+    /// place in the line of their conversation first: else each of them would ask the account's limits for a sandbox of its own.
+    pub(super) async fn try_first(&self, account: AccountId, ask: &TurnAsk, here: bool) -> Result<Prepared> {
         let may_wait = !ask.wait.is_zero() && ask.conversation.is_some();
-        Ok(may_wait && self.sandbox_of(account, ask).await?.is_none())
+        match may_wait && self.sandbox_of(account, ask).await?.is_none() {
+            true => Err(busy()),
+            false => self.try_begin(account, ask, here, &[]).await,
+        }
     }
 
     /// Whether a turn of the conversation runs.
