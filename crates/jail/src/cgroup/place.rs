@@ -15,7 +15,7 @@ use std::{
 const OURS: &str = "seawall";
 /// Where processes go that stand in the way of limits below them.
 const ASIDE: &str = "seawall-host";
-/// How the names of our groups begin where they lie directly in the root of a tree.
+/// The prefix of the names of Seawall's groups that lie directly in the root of a cgroup v1 tree.
 const PREFIX: &str = "seawall-";
 /// In the names of accounts' groups, and of no other.
 const ACCOUNT: &str = "-account-";
