@@ -11,6 +11,7 @@ mod held;
 mod holes;
 mod index;
 mod local;
+mod modes;
 mod pending;
 mod put;
 mod scan;
@@ -72,9 +73,29 @@ struct Memory {
     held: Option<OwnedFd>,
 }
 
-/// The right to sync, until it is dropped.
+/// The right to sync, until it is dropped. Dropping it also ends the temporary modes of directories.
 #[derive(Debug)]
-pub struct DiskLock(#[expect(dead_code, reason = "held, not used")] OwnedFd);
+pub struct DiskLock {
+    disk: Arc<Disk>,
+    is_abandoned: bool,
+    _file: OwnedFd,
+}
+
+impl Drop for DiskLock {
+    fn drop(&mut self) {
+        if !self.is_abandoned {
+            self.disk.restore_modes();
+        }
+    }
+}
+
+#[cfg(feature = "testing")]
+impl DiskLock {
+    /// Releases the lock as the death of its process does: temporary modes stay.
+    pub fn abandon(mut self) {
+        self.is_abandoned = true;
+    }
+}
 
 impl Disk {
     pub fn open(root: &Path, owner: Option<(u32, u32)>) -> io::Result<Disk> {
@@ -90,7 +111,7 @@ impl Disk {
     }
 
     /// S9: one sync of a workspace at a time. None where somebody has the lock.
-    pub fn try_lock(&self) -> io::Result<Option<DiskLock>> {
+    pub fn try_lock(self: &Arc<Self>) -> io::Result<Option<DiskLock>> {
         let flags = OFlags::RDWR | OFlags::CREATE | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let fd = rustix::fs::openat(&self.root, crate::path::STATE_LOCK, flags, Mode::from_raw_mode(0o644))?;
         // So that the user's own tools stumble over nothing.
@@ -98,8 +119,9 @@ impl Disk {
         match rustix::fs::flock(&fd, FlockOperation::NonBlockingLockExclusive) {
             Ok(()) => {
                 self.clear_staging()?;
+                self.restore_modes();
                 self.forget_taken_back();
-                Ok(Some(DiskLock(fd)))
+                Ok(Some(DiskLock { disk: self.clone(), is_abandoned: false, _file: fd }))
             }
             Err(Errno::WOULDBLOCK) => Ok(None),
             Err(errno) => Err(errno.into()),
@@ -124,6 +146,12 @@ impl Disk {
         let above = crate::path::parent(path).unwrap_or(b".");
         let dir = self.open_at(above, OFlags::PATH | OFlags::DIRECTORY)?;
         Ok((dir, OsStr::from_bytes(crate::path::name(path))))
+    }
+
+    /// The directory above a path, made ready for changes, and the last name.
+    fn fillable_parent<'a>(&self, path: &'a [u8]) -> Result<(OwnedFd, &'a OsStr), Errno> {
+        let above = crate::path::parent(path).unwrap_or(b".");
+        Ok((self.open_fillable(above)?, OsStr::from_bytes(crate::path::name(path))))
     }
 }
 

@@ -14,6 +14,8 @@ pub const STATE_TEMPORARY: &str = ".sandbox-state.tmp";
 pub const STATE_NEXT: &str = ".sandbox-state.next";
 /// Files that the state file tells of may not be on the disk yet.
 pub const STATE_FRESH: &str = ".sandbox-state.fresh";
+/// Records of directories that have a temporary mode while they are filled.
+pub const STATE_MODES: &str = ".sandbox-state.modes";
 /// Who holds it syncs.
 pub const STATE_LOCK: &str = ".sandbox-state.lock";
 /// Where bodies wait until they are whole.
@@ -53,7 +55,7 @@ pub fn check(path: &[u8]) -> Result<(), &'static str> {
 /// Files of the sync itself, in the root of the workspace. They are never listed nor synced.
 pub fn is_own(path: &[u8]) -> bool {
     let first = path.split(|byte| *byte == b'/').next().unwrap_or_default();
-    [STATE, STATE_TEMPORARY, STATE_NEXT, STATE_FRESH, STATE_LOCK, STAGING]
+    [STATE, STATE_TEMPORARY, STATE_NEXT, STATE_FRESH, STATE_MODES, STATE_LOCK, STAGING]
         .iter()
         .any(|own| own.as_bytes() == first)
 }

@@ -403,5 +403,7 @@ async fn delete_late(scenario: &Scenario, call: u64) -> Result<(), String> {
     world.converges().await
 }
 
+#[path = "crashes/modes.rs"]
+mod modes;
 #[path = "crashes/rest.rs"]
 mod rest;

@@ -3,6 +3,7 @@
 use super::{
     Disk,
     index::{Index, Seen, Stamp},
+    modes::fillable,
     put::{seen_as, set_meta, times},
 };
 use crate::{
@@ -10,6 +11,7 @@ use crate::{
     tree::{Mtime, Node},
 };
 use rustix::{
+    fd::OwnedFd,
     fs::{AtFlags, Mode, OFlags, RenameFlags},
     io::Errno,
 };
@@ -21,6 +23,7 @@ use std::{
 };
 
 const DEFAULT_DIR_MODE: u32 = 0o755;
+const DIR: OFlags = OFlags::RDONLY.union(OFlags::DIRECTORY).union(OFlags::CLOEXEC);
 
 /// A step that was not done, because the path is not as it was scanned.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -43,6 +46,9 @@ impl Disk {
     pub fn apply(&self, steps: &[Step]) -> Result<Vec<Refused>, (FileName, Errno)> {
         self.disturbed.store(true, Ordering::Relaxed);
         let (mut all, mut changes) = (Vec::new(), Vec::new());
+        if let Some(first) = steps.first() {
+            self.record_modes(steps).map_err(|errno| (first.path().clone(), errno))?;
+        }
         for step in steps {
             match self.step(step).map_err(|errno| (step.path().clone(), errno)) {
                 Ok(Ok(done)) => changes.extend(done),
@@ -100,7 +106,7 @@ impl Disk {
             return refused(from, "it changed since it was scanned");
         }
         let ((from_dir, from_name), (to_dir, to_name)) =
-            (self.parent(from.as_bytes())?, self.parent(to.as_bytes())?);
+            (self.fillable_parent(from.as_bytes())?, self.fillable_parent(to.as_bytes())?);
         match rustix::fs::renameat_with(&from_dir, from_name, &to_dir, to_name, RenameFlags::NOREPLACE) {
             Ok(()) => {}
             Err(Errno::EXIST) => return refused(to, "something appeared there"),
@@ -114,7 +120,7 @@ impl Disk {
         if !self.is_as_scanned(path)? {
             return refused(path, "it changed since it was scanned");
         }
-        let (dir, name) = match self.parent(path.as_bytes()) {
+        let (dir, name) = match self.fillable_parent(path.as_bytes()) {
             Ok(parent) => parent,
             Err(Errno::NOENT) => return Ok(Ok(vec![(path.clone(), None)])),
             Err(errno) => return Err(errno),
@@ -141,35 +147,51 @@ impl Disk {
     }
 
     fn make_dir(&self, path: &FileName, node: &Node) -> Outcome {
-        let (dir, name) = match self.parent(path.as_bytes()) {
+        let (dir, name) = match self.fillable_parent(path.as_bytes()) {
             Ok(parent) => parent,
             Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP) => {
                 return refused(path, "the directory above it changed");
             }
             Err(errno) => return Err(errno),
         };
-        // Open enough to work in until all is there.
-        let made = match rustix::fs::mkdirat(&dir, name, Mode::RWXU) {
-            Ok(()) => true,
-            Err(Errno::EXIST) => false,
-            Err(errno) => return Err(errno),
+        let mode = Mode::from_raw_mode(fillable(node.mode().unwrap_or(DEFAULT_DIR_MODE)));
+        let open = || rustix::fs::openat(&dir, name, DIR | OFlags::NOFOLLOW, Mode::empty());
+        let opened = match open() {
+            Err(Errno::NOENT) => match self.new_dir(&dir, name, mode) {
+                // It appeared in this very moment.
+                Err(Errno::EXIST) => open(),
+                made => made,
+            },
+            opened => opened,
         };
-        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-        let fd = match rustix::fs::openat(&dir, name, flags, Mode::empty()) {
+        let fd = match opened {
             Ok(fd) => fd,
             Err(Errno::NOTDIR | Errno::LOOP | Errno::NOENT) => {
                 return refused(path, "something appeared there");
             }
             Err(errno) => return Err(errno),
         };
-        if made {
-            self.give(&fd)?;
-        }
-        let mode = node.mode().unwrap_or(DEFAULT_DIR_MODE) & 0o7777;
-        rustix::fs::fchmod(&fd, Mode::from_raw_mode(mode))?;
+        rustix::fs::fchmod(&fd, mode)?;
         let stamp = Stamp::of(&rustix::fs::fstat(&fd)?);
         let node = seen_as(node, &stamp);
         Ok(Ok(vec![(path.clone(), Some(Seen { stamp, node, racy: false }))]))
+    }
+
+    /// Makes a directory that has its owner and its mode from the moment that it has its name.
+    fn new_dir(&self, dir: &OwnedFd, name: &OsStr, mode: Mode) -> Result<OwnedFd, Errno> {
+        let (staging, staged) = (self.staging()?, self.staged_name());
+        rustix::fs::mkdirat(&staging, &*staged, Mode::RWXU)?;
+        let place = || {
+            let fd = rustix::fs::openat(&staging, &*staged, DIR | OFlags::NOFOLLOW, Mode::empty())?;
+            self.give(&fd)?;
+            rustix::fs::fchmod(&fd, mode)?;
+            rustix::fs::renameat_with(&staging, &*staged, dir, name, RenameFlags::NOREPLACE)?;
+            Ok(fd)
+        };
+        place().inspect_err(|_| {
+            // The next sync clears the folder where this fails.
+            let _ = rustix::fs::unlinkat(&staging, &*staged, AtFlags::REMOVEDIR);
+        })
     }
 
     fn finish_dir(&self, path: &FileName, node: &Node) -> Outcome {
@@ -196,7 +218,7 @@ impl Disk {
             rustix::fs::chownat(&staging, &*name, Some(uid), Some(gid), AtFlags::SYMLINK_NOFOLLOW)?;
         }
         rustix::fs::utimensat(&staging, &*name, &times(*mtime), AtFlags::SYMLINK_NOFOLLOW)?;
-        let (dir, last) = match self.parent(path.as_bytes()) {
+        let (dir, last) = match self.fillable_parent(path.as_bytes()) {
             Ok(parent) => parent,
             Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP) => {
                 return refused(path, "the directory above it changed");

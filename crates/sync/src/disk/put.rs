@@ -71,7 +71,7 @@ impl<'a> Placer<'a> {
     fn parent(&mut self, path: &FileName) -> Result<&OwnedFd, Errno> {
         let above = crate::path::parent(path.as_bytes()).unwrap_or(b".");
         if self.parent.as_ref().is_none_or(|(open, _)| open != above) {
-            let dir = self.disk.open_at(above, OFlags::PATH | OFlags::DIRECTORY)?;
+            let dir = self.disk.open_fillable(above)?;
             self.parent = Some((above.to_vec(), dir));
         }
         self.parent.as_ref().map(|(_, dir)| dir).ok_or(Errno::NOENT)

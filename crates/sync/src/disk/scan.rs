@@ -62,6 +62,7 @@ pub struct ScanReport {
 
 impl Disk {
     pub fn scan(&self, ask: &ScanAsk) -> ScanReport {
+        self.restore_modes();
         let mut base = self.base();
         let lost = self.lost_where_missing(&base, ask);
         let known = match ask.rehash {
@@ -71,7 +72,8 @@ impl Disk {
         let also: BTreeSet<FileName> = ask.also.iter().cloned().collect();
         let tree = lost.as_ref().or(usable(&base, ask)).map(|state| &state.tree);
         let max_holes = ask.max_hole_bytes.unwrap_or(MAX_HOLE_BYTES);
-        let found = Walk { disk: self, known: &known, base: tree, also: &also, max_holes }.run();
+        let mut found = Walk { disk: self, known: &known, base: tree, also: &also, max_holes }.run();
+        self.without_temporary_modes(&mut found.entries);
         if let Some(lost) = lost {
             base = self.take_back(lost, &found);
         }

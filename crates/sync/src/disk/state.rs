@@ -168,7 +168,11 @@ impl Disk {
     }
 
     /// S1: there from the beginning, bucket or not.
-    pub fn ensure_state(&self, now: i64) -> io::Result<()> {
+    pub fn ensure_state(self: &Arc<Self>, now: i64) -> io::Result<()> {
+        if self.has_recorded_modes() {
+            // Taking the lock restores them. Where another guest holds it, that one does.
+            drop(self.try_lock()?);
+        }
         match rustix::fs::statat(self.root(), STATE, AtFlags::SYMLINK_NOFOLLOW) {
             Ok(_) => {
                 self.hold_what_is_there();

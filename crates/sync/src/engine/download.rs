@@ -60,8 +60,8 @@ impl Engine<'_> {
             return Ok(done);
         }
         let is_body = |step: &Step| matches!(step, Step::File { .. });
-        let (files, mut others): (Vec<_>, Vec<_>) = steps.into_iter().partition(is_body);
-        let last = finish_later(&mut others);
+        let (files, others): (Vec<_>, Vec<_>) = steps.into_iter().partition(is_body);
+        let last = finish_later(&others);
         // Links and the like come after directories, and so may files: they only need those.
         if !others.is_empty() {
             done.refused = self.workspace.apply(others).await.map_err(|error| error.during("changing"))?;
@@ -214,15 +214,12 @@ impl Engine<'_> {
     }
 }
 
-/// Directories can be written to until all is in them, and get their mode and time then, the deepest first.
-fn finish_later(steps: &mut [Step]) -> Vec<Step> {
+/// The last steps: directories get their time when all is in them, the deepest first.
+fn finish_later(steps: &[Step]) -> Vec<Step> {
     let mut last = Vec::new();
     for step in steps {
         if let Step::Dir { path, node } = step {
             last.push(Step::Finish { path: path.clone(), node: node.clone() });
-            if let Node::Dir { mode: Some(mode), .. } = node {
-                *mode |= 0o700;
-            }
         }
     }
     last.reverse();

@@ -367,8 +367,13 @@ impl Engine<'_> {
 fn shared(base: Option<&Tree>, local: &Tree, merged: &Tree) -> Tree {
     let mut shared = base.cloned().unwrap_or_default();
     for (path, node) in merged.iter() {
-        if local.get(path).is_some_and(|here| here.same(node)) {
-            shared.0.insert(path.clone(), node.clone());
+        match local.get(path) {
+            Some(here) if here.same(node) => drop(shared.0.insert(path.clone(), node.clone())),
+            // It has the mode of before, so the other mode is the version's and not the user's.
+            Some(here) if here.is_dir() && node.is_dir() => {
+                shared.0.entry(path.clone()).or_insert_with(|| here.clone());
+            }
+            _ => {}
         }
     }
     shared.0.retain(|path, _| local.get(path).is_some() || merged.get(path).is_some());

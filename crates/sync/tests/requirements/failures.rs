@@ -6,6 +6,7 @@ use crate::{
 };
 use seawall_api::ErrorKind;
 use seawall_sync::{bucket::Bucket, disk::Disk, engine::Direction, path::STATE};
+use std::sync::Arc;
 
 #[test]
 fn s9_one_sync_of_a_workspace_at_a_time() {
@@ -15,7 +16,7 @@ fn s9_one_sync_of_a_workspace_at_a_time() {
     assert!(held.is_some());
     assert!(replica.disk.try_lock().unwrap().is_none());
     // Nor may another process, which opens the folder for itself.
-    let other = Disk::open(replica.folder.path(), None).unwrap();
+    let other = Arc::new(Disk::open(replica.folder.path(), None).unwrap());
     assert!(other.try_lock().unwrap().is_none());
     drop(held);
     assert!(other.try_lock().unwrap().is_some());
@@ -27,7 +28,8 @@ fn s9_what_a_dead_sync_left_is_cleared_only_by_who_has_the_lock() {
     let replica = &world.replicas[0];
     let held = replica.disk.try_lock().unwrap();
     write(&world, 0, ".sandbox-state.new/1-1", "a body that is coming in");
-    assert!(Disk::open(replica.folder.path(), None).unwrap().try_lock().unwrap().is_none());
+    let other = Arc::new(Disk::open(replica.folder.path(), None).unwrap());
+    assert!(other.try_lock().unwrap().is_none());
     assert!(exists(&world, 0, ".sandbox-state.new/1-1"));
     drop(held);
     assert!(replica.disk.try_lock().unwrap().is_some());

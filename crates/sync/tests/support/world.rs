@@ -5,7 +5,7 @@ use seawall_api::files::FileName;
 use seawall_sync::{
     Error, Result,
     bucket::{self, MemoryBucket, SharedBucket},
-    disk::{Disk, LocalWorkspace, ScanAsk},
+    disk::{Disk, DiskLock, LocalWorkspace, ScanAsk},
     engine::{Engine, Options, SyncReport},
     sparse::{Decoder, Part},
     testing::{CountedIds, Faults, FaultyBucket, FaultyWorkspace, ManualClock},
@@ -148,10 +148,15 @@ impl World {
         let bucket = Arc::new(FaultyBucket::new(self.bucket.clone(), faults.clone()));
         let versions = self.versions_on(bucket, replica);
         let engine = Engine::new(&versions, &workspace);
-        tokio::select! {
+        let done = tokio::select! {
             done = engine.sync() => Some(done),
             () = faults.crash() => None,
+        };
+        if done.is_none() {
+            // The guest died too, so that only its records on the disk help.
+            lock.into_iter().for_each(DiskLock::abandon);
         }
+        done
     }
 
     pub async fn prune(&self, replica: usize, keep: usize) -> Result<Pruned> {
