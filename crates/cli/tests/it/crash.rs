@@ -1,0 +1,267 @@
+//! `seawall` killed after each step of making and of removing a sandbox: what is left is usable or gone, and a
+//! sandbox that somebody is still at is left alone.
+
+use serde_json::Value;
+use std::{
+    collections::BTreeSet,
+    io::Write,
+    path::{Path, PathBuf},
+    process::{Child, Command, Output, Stdio},
+    time::{Duration, Instant},
+};
+use tempfile::TempDir;
+
+/// More steps than there are.
+const MANY: usize = 60;
+const PATIENCE: Duration = Duration::from_secs(60);
+
+struct World {
+    data: TempDir,
+    mark: PathBuf,
+}
+
+impl World {
+    fn new() -> World {
+        let data = tempfile::tempdir().unwrap();
+        let mark = data.path().join("mark");
+        World { data, mark }
+    }
+
+    fn command(&self, args: &[&str]) -> Command {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_seawall"));
+        command
+            .args(args)
+            .env("SEAWALL_DATA", self.data.path().join("data"))
+            .env("XDG_CONFIG_HOME", self.data.path())
+            .env_remove("SEAWALL_PROVIDER")
+            .current_dir(self.data.path())
+            .stdin(Stdio::null());
+        command
+    }
+
+    fn seawall(&self, args: &[&str]) -> Output {
+        self.command(args).output().unwrap()
+    }
+
+    fn ok(&self, args: &[&str]) -> String {
+        let output = self.seawall(args);
+        let stderr = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success(), "{args:?}: {:?} {stderr}", output.status);
+        String::from_utf8(output.stdout).unwrap()
+    }
+
+    fn list(&self) -> Vec<(String, String)> {
+        let all: Value = serde_json::from_str(&self.ok(&["ls", "--json"])).unwrap();
+        let text = |value: &Value| value.as_str().unwrap().to_owned();
+        all.as_array().unwrap().iter().map(|each| (text(&each["id"]), text(&each["state"]))).collect()
+    }
+
+    /// Runs until the step; none when it ended before. The name of the step, and the process that is held.
+    fn hold(&self, args: &[&str], step: usize) -> Option<(String, Child)> {
+        let _ = std::fs::remove_file(&self.mark);
+        let mut command = self.command(args);
+        command.env("SEAWALL_TEST_HOLD", step.to_string()).env("SEAWALL_TEST_HOLD_MARK", &self.mark);
+        let mut child = command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
+        let deadline = Instant::now() + PATIENCE;
+        loop {
+            if let Ok(name) = std::fs::read_to_string(&self.mark) {
+                return Some((name, child));
+            }
+            if let Some(status) = child.try_wait().unwrap() {
+                assert!(status.success(), "{args:?} failed by itself: {status}");
+                return None;
+            }
+            assert!(Instant::now() < deadline, "{args:?} neither ends nor comes to step {step}");
+            std::thread::sleep(Duration::from_millis(2));
+        }
+    }
+
+    /// All files and folders that belong to sandboxes.
+    fn leftovers(&self) -> Vec<PathBuf> {
+        let data = self.data.path().join("data");
+        let of = |folder: &str| {
+            let entries = std::fs::read_dir(data.join(folder)).into_iter().flatten().flatten();
+            entries.map(|entry| entry.path()).collect::<Vec<_>>()
+        };
+        let mut left = [of("native/boxes"), of("native/volumes"), of("local/boxes")].concat();
+        left.extend(of("records").into_iter().filter(|path| {
+            let name = path.file_name().unwrap().to_string_lossy().into_owned();
+            name.ends_with(".json")
+        }));
+        left
+    }
+}
+
+/// What of the kernel's could be left behind.
+#[derive(Debug, PartialEq, Eq)]
+struct Kernel {
+    mounts: usize,
+    loops: BTreeSet<String>,
+    groups: BTreeSet<PathBuf>,
+}
+
+impl Kernel {
+    fn now(world: &World) -> Kernel {
+        let mounts = std::fs::read_to_string("/proc/self/mountinfo").unwrap();
+        let data = world.data.path().display().to_string();
+        let backing =
+            |entry: &Path| std::fs::read_to_string(entry.join("loop/backing_file")).unwrap_or_default();
+        let blocks = std::fs::read_dir("/sys/block").into_iter().flatten().flatten();
+        let loops = blocks.map(|entry| backing(&entry.path())).filter(|file| file.contains(&data)).collect();
+        Kernel { mounts: mounts.lines().count(), loops, groups: groups() }
+    }
+}
+
+/// Every group of every installation. Tests of other programs may have some, so they are compared by name.
+fn groups() -> BTreeSet<PathBuf> {
+    let tops = ["memory/seawall", "cpu", "pids/seawall", "blkio/seawall", "seawall"];
+    let of =
+        |top: &str| std::fs::read_dir(Path::new("/sys/fs/cgroup").join(top)).into_iter().flatten().flatten();
+    let all = tops.iter().flat_map(|top| of(top)).map(|entry| entry.path()).filter(|path| path.is_dir());
+    all.filter(|path| path.to_string_lossy().contains("seawall")).collect()
+}
+
+fn pid_of(world: &World, id: &str) -> Option<PathBuf> {
+    let run = world.data.path().join(format!("data/native/boxes/{id}/run"));
+    let pid = std::fs::read_to_string(run).ok()?.split_whitespace().next()?.to_owned();
+    Some(PathBuf::from(format!("/proc/{pid}/stat")))
+}
+
+fn lives(stat: &Path) -> bool {
+    std::fs::read_to_string(stat).is_ok_and(|text| !text.contains(") Z ") && !text.contains(") X "))
+}
+
+/// Whatever the crash left: usable, or gone with everything.
+fn settle(world: &World, step: &str) {
+    for (id, state) in world.list() {
+        let usable = matches!(state.as_str(), "created" | "running" | "stopped");
+        assert!(usable, "after `{step}` it is {state}");
+        world.ok(&["start", &id]);
+        world.ok(&["exec", &id, "--", "true"]);
+        let process = pid_of(world, &id).unwrap();
+        assert!(lives(&process));
+        world.ok(&["rm", "-f", "--volumes", &id]);
+        assert!(!lives(&process), "after `{step}` a process lives on");
+    }
+}
+
+fn volumes(world: &World) -> Vec<String> {
+    world.ok(&["volumes", "ls", "-q"]).lines().map(str::to_owned).collect()
+}
+
+fn killed(mut child: Child) {
+    child.kill().unwrap();
+    child.wait().unwrap();
+}
+
+/// Other processes look on while one is held: what it makes or removes stays as it is.
+fn left_alone(world: &World, step: &str, id: Option<&str>) {
+    let seen = world.list();
+    assert_eq!(seen, world.list(), "while held at `{step}` a record went");
+    if let Some(id) = id {
+        let there = step != "the record is removed";
+        assert_eq!(there, seen.iter().any(|(seen, _)| seen == id), "`{step}`: {seen:?}");
+    }
+}
+
+fn create_is_killed_at_each_step(create: &[&str]) {
+    let world = World::new();
+    world.ok(&["ls"]);
+    let kernel = Kernel::now(&world);
+    let mut steps = Vec::new();
+    for number in 1..MANY {
+        let Some((step, child)) = world.hold(create, number) else { break };
+        left_alone(&world, &step, None);
+        killed(child);
+        settle(&world, &step);
+        assert_eq!(world.leftovers(), Vec::<PathBuf>::new(), "after `{step}`");
+        assert_eq!(ours(Kernel::now(&world), &kernel), kernel, "after `{step}`");
+        steps.push(step);
+    }
+    assert!(steps.len() >= 8, "only {steps:?}");
+    world.list().iter().for_each(|(id, _)| drop(world.ok(&["rm", "-f", "--volumes", id])));
+}
+
+fn remove_is_killed_at_each_step(create: &[&str], remove: &[&str], keeps: bool) {
+    let world = World::new();
+    world.ok(&["ls"]);
+    let kernel = Kernel::now(&world);
+    let mut steps = Vec::new();
+    for number in 1..MANY {
+        let id = world.ok(create).trim().to_owned();
+        let process = pid_of(&world, &id).unwrap();
+        let held = world.hold(&[remove, &[&id]].concat(), number);
+        let Some((step, child)) = held else {
+            world.list();
+            volumes(&world).iter().for_each(|volume| drop(world.ok(&["volumes", "rm", volume])));
+            break;
+        };
+        left_alone(&world, &step, Some(&id));
+        killed(child);
+        // It is stopped first, and until its removal is recorded it may be used again.
+        let begun = world.list().is_empty();
+        settle(&world, &step);
+        assert!(!lives(&process), "after `{step}` a process lives on");
+        let kept = if keeps && begun { vec![id.clone()] } else { vec![] };
+        assert_eq!(volumes(&world), kept, "after `{step}`");
+        volumes(&world).iter().for_each(|volume| drop(world.ok(&["volumes", "rm", volume])));
+        assert_eq!(world.leftovers(), Vec::<PathBuf>::new(), "after `{step}`");
+        assert_eq!(ours(Kernel::now(&world), &kernel), kernel, "after `{step}`");
+        assert!(begun || steps.len() < 2, "after `{step}` it is still there");
+        steps.push(step);
+    }
+    assert!(steps.len() >= 6, "only {steps:?}");
+}
+
+/// Groups that other tests make or remove meanwhile are not ours.
+fn ours(mut now: Kernel, before: &Kernel) -> Kernel {
+    let deadline = Instant::now() + Duration::from_secs(60);
+    // Boxes of other tests come and go; one that stays is ours.
+    while now.groups != before.groups && Instant::now() < deadline {
+        let new: BTreeSet<PathBuf> = now.groups.difference(&before.groups).cloned().collect();
+        if new.iter().all(|group| !belongs_to_nobody(group)) {
+            now.groups = before.groups.clone();
+            break;
+        }
+        std::thread::sleep(Duration::from_millis(50));
+        now.groups = groups();
+    }
+    if now.groups.is_subset(&before.groups) {
+        now.groups = before.groups.clone();
+    }
+    now
+}
+
+/// A group without a process: nobody's, unless it was made just now.
+fn belongs_to_nobody(group: &Path) -> bool {
+    std::fs::read_to_string(group.join("cgroup.procs")).is_ok_and(|pids| pids.is_empty())
+}
+
+#[test]
+fn a_create_that_is_killed_leaves_it_usable_or_gone() {
+    create_is_killed_at_each_step(&["create"]);
+}
+
+#[test]
+fn a_removal_that_is_killed_is_finished() {
+    remove_is_killed_at_each_step(&["create"], &["rm", "-f", "--volumes"], false);
+}
+
+#[test]
+fn a_removal_that_is_killed_keeps_the_volume_that_was_to_be_kept() {
+    remove_is_killed_at_each_step(&["create"], &["rm", "-f"], true);
+}
+
+#[test]
+fn the_same_with_a_disk_of_its_own() {
+    if !rustix::process::geteuid().is_root() {
+        // Not captured, so that it is counted.
+        let _ = writeln!(
+            std::io::stderr(),
+            "skipped crash::the_same_with_a_disk_of_its_own: capability: disk limits need root"
+        );
+        return;
+    }
+    create_is_killed_at_each_step(&["create", "--disk-mb", "32"]);
+    remove_is_killed_at_each_step(&["create", "--disk-mb", "32"], &["rm", "-f", "--volumes"], false);
+}

@@ -1,0 +1,11 @@
+//! The integration tests of this crate, in one program.
+
+#![allow(clippy::expect_used, clippy::unwrap_used)] // Helpers beside the tests are tests too.
+
+mod agents;
+mod fuzz;
+mod keys;
+mod ledger;
+mod sandboxes;
+mod tokens;
+mod turns;

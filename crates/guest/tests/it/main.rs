@@ -1,0 +1,5 @@
+//! The integration tests of this crate, in one program.
+
+#![allow(clippy::expect_used, clippy::print_stderr, clippy::unwrap_used)] // Helpers beside the tests are tests too.
+
+mod fuzz;
