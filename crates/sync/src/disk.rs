@@ -78,7 +78,7 @@ struct Memory {
 pub struct DiskLock {
     disk: Arc<Disk>,
     is_abandoned: bool,
-    _file: OwnedFd,
+    file: OwnedFd,
 }
 
 impl Drop for DiskLock {
@@ -86,6 +86,8 @@ impl Drop for DiskLock {
         if !self.is_abandoned {
             self.disk.restore_modes();
         }
+        // A child that was forked meanwhile has the file too, until it runs its program: closing alone would not unlock it.
+        let _ = rustix::fs::flock(&self.file, FlockOperation::Unlock);
     }
 }
 
@@ -121,7 +123,7 @@ impl Disk {
                 self.clear_staging()?;
                 self.restore_modes();
                 self.forget_taken_back();
-                Ok(Some(DiskLock { disk: self.clone(), is_abandoned: false, _file: fd }))
+                Ok(Some(DiskLock { disk: self.clone(), is_abandoned: false, file: fd }))
             }
             Err(Errno::WOULDBLOCK) => Ok(None),
             Err(errno) => Err(errno.into()),

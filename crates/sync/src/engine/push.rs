@@ -104,3 +104,21 @@ impl Engine<'_> {
 fn is_file(node: &Node) -> bool {
     !node.is_dir()
 }
+
+/// Returns what the workspace will have agreed on once the merged tree is a version: paths at which both are the same,
+/// and the base elsewhere.
+pub(super) fn agreed_so_far(base: Option<&Tree>, local: &Tree, merged: &Tree) -> Tree {
+    let mut agreed = base.cloned().unwrap_or_default();
+    for (path, node) in merged.iter() {
+        match local.get(path) {
+            Some(here) if here.same(node) => drop(agreed.0.insert(path.clone(), node.clone())),
+            // The base has the mode that the workspace has, so that the other mode counts as the version's change.
+            Some(here) if here.is_dir() && node.is_dir() => {
+                agreed.0.entry(path.clone()).or_insert_with(|| here.clone());
+            }
+            _ => {}
+        }
+    }
+    agreed.0.retain(|path, _| local.get(path).is_some() || merged.get(path).is_some());
+    agreed
+}

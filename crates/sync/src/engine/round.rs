@@ -2,6 +2,7 @@
 
 use super::{
     BEYOND, Budget, Engine, Phase,
+    push::agreed_so_far,
     stats::{Direction, DryRun, SyncReport},
     upload::{Missed, Uploads, can_heal},
 };
@@ -322,7 +323,7 @@ impl Engine<'_> {
     /// What this workspace has of the version that is about to be: for whoever comes after us, should we die.
     async fn prepare(&self, planned: &Planned, id: &str) -> Result<()> {
         let Planned { head, base, local, plan, .. } = planned;
-        let had = shared(base.as_ref(), local, &plan.merged);
+        let had = agreed_so_far(base.as_ref(), local, &plan.merged);
         let now = self.versions.clock.now_ms();
         let (seq, id) = (head.seq + 1, id.to_owned());
         let commit = CommitRef { seq, id, timestamp: now, tree: had.digest(), seen: None, partial: true };
@@ -361,23 +362,6 @@ impl Engine<'_> {
         round.took(&scan);
         Ok(Done::Synced)
     }
-}
-
-/// What the workspace and the version have in common, and where they do not, what the base had.
-fn shared(base: Option<&Tree>, local: &Tree, merged: &Tree) -> Tree {
-    let mut shared = base.cloned().unwrap_or_default();
-    for (path, node) in merged.iter() {
-        match local.get(path) {
-            Some(here) if here.same(node) => drop(shared.0.insert(path.clone(), node.clone())),
-            // It has the mode of before, so the other mode is the version's and not the user's.
-            Some(here) if here.is_dir() && node.is_dir() => {
-                shared.0.entry(path.clone()).or_insert_with(|| here.clone());
-            }
-            _ => {}
-        }
-    }
-    shared.0.retain(|path, _| local.get(path).is_some() || merged.get(path).is_some());
-    shared
 }
 
 enum Pushed {
