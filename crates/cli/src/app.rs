@@ -4,14 +4,12 @@ use crate::{
     adopt,
     claims::FileClaims,
     commands::db,
-    config::{Settings, machine, templates},
+    config::{Settings, templates},
 };
 use anyhow::{Context, Result, anyhow};
 use seawall_api::SandboxId;
 use seawall_core::{
-    Providers, Sandboxes,
-    accounts::AccountCatalog,
-    host_paths,
+    Providers, Sandboxes, host_paths,
     keys::{self, Keys},
     ports::{Claims, Provider, SystemClock, store::Stores},
     rows::RowRecords,
@@ -63,17 +61,15 @@ impl App {
 }
 
 impl App {
-    /// The accounts of the database, with the limits of this machine where they have none of their own.
-    pub fn catalog(&self) -> AccountCatalog {
-        let limits = self.settings.accounts.limits(&machine(&self.settings.data));
-        AccountCatalog::new(self.stores.accounts.clone(), limits)
+    /// The keys of accounts, for commands that need no whole service.
+    pub fn keys(&self) -> Result<Keys> {
+        Ok(Keys::new(self.stores.accounts.clone(), Arc::new(SystemClock), self.secret()?))
     }
 
-    /// Keys of accounts. Tokens are signed with what is in the data folder.
-    pub fn keys(&self) -> Result<Keys> {
+    /// Returns the secret of the data folder that signs tokens.
+    pub fn secret(&self) -> Result<[u8; 32]> {
         let data = &self.settings.data;
-        let secret = secret(data).with_context(|| unusable(data))?;
-        Ok(Keys::new(self.stores.accounts.clone(), Arc::new(SystemClock), secret))
+        secret(data).with_context(|| unusable(data))
     }
 }
 

@@ -1,18 +1,18 @@
 //! Turns, wired from the settings; and the process that runs one apart from its terminal.
 
-use crate::{app::App, config::templates, memory::FileMemory, workspaces};
+use crate::{
+    app::App,
+    config::{machine, templates},
+    memory::FileMemory,
+    workspaces,
+};
 use anyhow::{Context, Result};
 use async_trait::async_trait;
 use seawall_api::{AccountId, ErrorKind, TurnId, account::Account};
 use seawall_core::{
-    Services, Turns,
-    accounts::{self, Ledger},
-    delivery::Courier,
-    hooks::Hooks,
+    ServiceParts, Services, Turns,
     ports::{Clock as _, SystemClock, store::Page},
-    service::SandboxService,
-    turns::TurnParts,
-    workspaces::{Buckets, LeaseTurnstile, WorkspaceMaker},
+    workspaces::{Buckets, LeaseTurnstile},
 };
 use seawall_gateway::{HttpGateway, HttpWebhooks};
 use seawall_sync::{bucket::SharedBucket, stores};
@@ -52,67 +52,32 @@ pub async fn open(app: &App) -> Result<Turns> {
     Ok(services(app).await?.turns)
 }
 
-/// Everything, as a server has it.
+/// The service, wired from the settings.
 pub async fn services(app: &App) -> Result<Services> {
     let settings = &app.settings;
-    let clock = Arc::new(SystemClock);
     let buckets = Opened { default: settings.sync.bucket(&settings.data), own: OnceCell::new() };
-    let maker = WorkspaceMaker::new(
-        app.sandboxes.clone(),
-        Arc::new(buckets),
-        clock.clone(),
-        workspaces::settings(settings),
-    )
-    .with_turnstile(Arc::new(LeaseTurnstile::new(app.stores.leases.clone())))
-    .with_memory(Arc::new(FileMemory::new(&settings.data)))
-    .with_stored(app.stores.stored.clone());
-    let catalog = app.catalog();
-    let stores = accounts::limited(app.stores.clone(), &catalog);
-    let sandboxes = app.sandboxes.clone().with_ledger(Ledger::new(
-        stores.sandboxes.clone(),
-        stores.stored.clone(),
-        catalog.clone(),
-    ));
-    let hooks = Hooks::new(stores.hook_runs.clone(), stores.outbox.clone(), sandboxes.clone(), clock.clone())
-        .with_notes(stores.sandboxes.clone(), stores.conversations.clone());
-    let templates = Arc::new(templates(&settings.agents, &settings.data)?);
-    let service =
-        SandboxService::new(sandboxes, maker, hooks.clone(), stores.sandboxes.clone(), clock.clone())
-            .with_templates(templates.clone(), stores.conversations.clone())
-            .with_turns(stores.turns.clone())
-            .with_mounts(settings.mounts.clone())
-            .with_timeouts(settings.server.timeouts)
-            .with_accounts(catalog.clone(), settings.accounts.allow_unlimited_disk);
     let gateway = HttpGateway::new(settings.agents.models.clone()).context("cannot speak to models")?;
-    let turns = Turns::new(TurnParts {
-        accounts: catalog.clone(),
-        service: service.clone(),
-        hooks,
-        templates,
-        agents: settings.agents.agents.clone(),
-        gateway: Some(Arc::new(gateway)),
-        courier: courier(app)?,
-        claims: app.claims.clone(),
-        clock: clock.clone(),
-        node: app.node.clone(),
+    let (sandboxes, stores, claims) = (app.sandboxes.clone(), app.stores.clone(), app.claims.clone());
+    let parts = ServiceParts {
         boot: boot(),
+        limits: settings.accounts.limits(&machine(&settings.data)),
+        allow_unlimited_disk: settings.accounts.allow_unlimited_disk,
+        buckets: Arc::new(buckets),
+        workspaces: workspaces::settings(settings),
+        turnstile: Some(Arc::new(LeaseTurnstile::new(stores.leases.clone()))),
+        memory: Arc::new(FileMemory::new(&settings.data)),
+        templates: templates(&settings.agents, &settings.data)?,
+        agents: settings.agents.agents.clone(),
+        mounts: settings.mounts.clone(),
+        timeouts: settings.server.timeouts,
+        gateway: Some(Arc::new(gateway)),
+        webhooks: Some(Arc::new(HttpWebhooks::new()?)),
         secrets: Arc::new(|name| std::env::var(name).ok().filter(|value| !value.is_empty())),
-        stores: stores.clone(),
-    });
-    Ok(Services {
-        sandboxes: service,
-        turns,
-        stores,
-        keys: app.keys()?.with_accounts(catalog.clone()),
-        accounts: catalog,
-        clock,
+        signing_secret: app.secret()?,
         delete_terminates_sandbox: settings.server.delete_terminates_sandbox,
-    })
-}
-
-pub fn courier(app: &App) -> Result<Courier> {
-    let courier = Courier::new(app.stores.outbox.clone(), app.stores.messages.clone());
-    Ok(courier.with_webhooks(Arc::new(HttpWebhooks::new()?)))
+        ..ServiceParts::new(sandboxes, stores, claims, Arc::new(SystemClock), app.node.clone())
+    };
+    Ok(parts.build())
 }
 
 /// This boot of the machine, by the name that the kernel gave it. Unlike the time of the boot, no set clock changes it.

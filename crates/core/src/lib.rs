@@ -42,6 +42,6 @@ pub use error::{Error, Result};
 pub use exec::{ExecOutput, ExecRequest};
 pub use providers::Providers;
 pub use sandboxes::{NewSandbox, Sandboxes};
-pub use services::Services;
+pub use services::{ServiceParts, Services};
 pub use turns::Turns;
 pub use workspaces::Workspaces;

@@ -69,7 +69,6 @@ pub async fn serve(app: &App, args: &ServeArgs) -> Result<i32> {
     let rounds = Rounds {
         sandboxes: app.sandboxes.clone(),
         services: services.clone(),
-        courier: turns::courier(app)?,
         settings: app.settings.clone(),
         audit,
     };

@@ -1,6 +1,6 @@
 //! Turns, hooks and the sandbox service on the mock provider: real wires, held time, and faults on demand.
 //!
-//! The mock's guest knows no sync: what needs files in a bucket is in `crates/providers/tests/turns.rs`.
+//! The mock's guest knows no sync: what needs files in a bucket is in `crates/providers/tests/it/turns.rs`.
 
 mod cancels;
 mod clock;

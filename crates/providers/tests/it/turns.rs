@@ -1,6 +1,6 @@
 //! Turns on real guests: files that go to a bucket and come back, and agents that need a model.
 //!
-//! What needs neither is in `crates/core/tests/turns.rs`, on the mock and on held time.
+//! What needs neither is in `crates/core/tests/it/turns.rs`, on the mock and on held time.
 
 mod agents;
 mod ends;

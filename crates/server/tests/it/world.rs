@@ -25,18 +25,11 @@ use seawall_api::{
     http::CreateKey,
 };
 use seawall_core::{
-    Providers, Sandboxes, Services, Turns,
-    accounts::{self, AccountCatalog, AccountLimits, Ledger},
-    delivery::Courier,
-    hooks::Hooks,
-    keys::Keys,
+    Providers, Sandboxes, ServiceParts, Services,
+    accounts::AccountLimits,
     ports::{Claims, Clock, Provider, store::Stores},
-    rows::RowRecords,
-    service::SandboxService,
     templates::{SyncPart, Template, Templates},
     testing::{Faults, FaultyProvider, MemoryClaims, MemoryStore, OneBucket, TokioClock},
-    turns::TurnParts,
-    workspaces::{WorkspaceMaker, WorkspaceSettings},
 };
 use seawall_providers::mock::MockProvider;
 use seawall_server::{Options, Server};
@@ -78,7 +71,6 @@ pub struct World {
     pub trouble: Trouble,
     /// Without trouble.
     pub stores: Stores,
-    pub courier: Courier,
     /// Account B.
     pub other: AccountId,
     /// Secrets with all scopes, of A and of B.
@@ -99,7 +91,7 @@ impl World {
         mock.on_command("/bin/sh", move |call| log.run(call));
         let clock: Arc<dyn Clock> = Arc::new(TokioClock(Instant::now()));
         let stores = MemoryStore::with_clock(clock.clone()).stores();
-        let (services, courier) = services(&setup, &mock, trouble.around(stores.clone()), clock);
+        let services = services(&setup, &mock, trouble.around(stores.clone()), clock);
         // What a test computes takes real time, and would let held time pass.
         let options = Options { processor_percent: 0, ..setup.options };
         let server = Server::new(services.clone(), options).unwrap();
@@ -110,7 +102,7 @@ impl World {
         }
         let (mine, theirs) = (secret(&services, ME, ALL).await, secret(&services, other, ALL).await);
         let router = server.router();
-        World { mock, shell, trouble, stores, courier, other, mine, theirs, services, router }
+        World { mock, shell, trouble, stores, other, mine, theirs, services, router }
     }
 
     pub fn services(&self) -> &Services {
@@ -198,55 +190,24 @@ impl World {
 }
 
 /// A server's core.
-fn services(
-    setup: &Setup,
-    mock: &MockProvider,
-    stores: Stores,
-    clock: Arc<dyn Clock>,
-) -> (Services, Courier) {
+fn services(setup: &Setup, mock: &MockProvider, stores: Stores, clock: Arc<dyn Clock>) -> Services {
     let claims: Arc<dyn Claims> = Arc::new(MemoryClaims::default());
-    let records = RowRecords::new(stores.sandboxes.clone(), claims.clone(), Some("one".to_owned()));
     let mut provider: Arc<dyn Provider> = Arc::new(mock.clone());
     if let Some(faults) = &setup.faults {
         provider = Arc::new(FaultyProvider::with(provider, faults.clone()));
     }
     let providers = Providers::new("mock", vec![provider]).unwrap();
-    let catalog = AccountCatalog::new(stores.accounts.clone(), setup.limits);
-    let stores = accounts::limited(stores, &catalog);
-    let ledger = Ledger::new(stores.sandboxes.clone(), stores.stored.clone(), catalog.clone());
-    let boxes = Sandboxes::new(providers, Arc::new(records), clock.clone()).with_ledger(ledger);
-    let hooks = Hooks::new(stores.hook_runs.clone(), stores.outbox.clone(), boxes.clone(), clock.clone());
-    let buckets = Arc::new(OneBucket(setup.bucket.clone()));
-    let maker = WorkspaceMaker::new(boxes.clone(), buckets, clock.clone(), WorkspaceSettings::default())
-        .with_stored(stores.stored.clone());
-    let templates = Arc::new(templates(setup));
-    let rows = stores.sandboxes.clone();
-    let sandboxes = SandboxService::new(boxes, maker, hooks.clone(), rows, clock.clone())
-        .with_templates(templates.clone(), stores.conversations.clone())
-        .with_turns(stores.turns.clone())
-        .with_accounts(catalog.clone(), true);
-    let courier = Courier::new(stores.outbox.clone(), stores.messages.clone());
-    let turns = Turns::new(TurnParts {
-        accounts: catalog.clone(),
-        stores: stores.clone(),
-        service: sandboxes.clone(),
-        hooks,
-        templates,
+    let boxes = Sandboxes::on_rows(providers, &stores, claims.clone(), clock.clone(), "one");
+    let parts = ServiceParts {
+        limits: setup.limits,
+        buckets: Arc::new(OneBucket(setup.bucket.clone())),
+        templates: templates(setup),
         agents: setup.agents.clone(),
-        gateway: None,
-        courier: courier.clone(),
-        claims,
-        clock: clock.clone(),
-        node: "one".to_owned(),
-        boot: None,
-        secrets: Arc::new(|_: &str| None::<String>),
-    });
-    let keys = Keys::new(stores.accounts.clone(), clock.clone(), [7; 32]).with_accounts(catalog.clone());
-    let delete_terminates_sandbox = setup.delete_terminates_sandbox;
-    (
-        Services { sandboxes, turns, stores, keys, accounts: catalog, clock, delete_terminates_sandbox },
-        courier,
-    )
+        signing_secret: [7; 32],
+        delete_terminates_sandbox: setup.delete_terminates_sandbox,
+        ..ServiceParts::new(boxes, stores, claims, clock, "one")
+    };
+    parts.build()
 }
 
 fn templates(setup: &Setup) -> Templates {

@@ -2,7 +2,7 @@
 
 use super::staged::Staged;
 use crate::config::Settings;
-use seawall_core::{Sandboxes, Services, delivery::Courier, reaper::Reaper, retention::Retention};
+use seawall_core::{Sandboxes, Services, reaper::Reaper, retention::Retention};
 use std::{path::PathBuf, sync::Arc, time::Duration};
 use tokio::{sync::Mutex, time::sleep};
 use tokio_util::sync::CancellationToken;
@@ -19,7 +19,6 @@ const TIDY: Duration = Duration::from_secs(600);
 pub struct Rounds {
     pub sandboxes: Sandboxes,
     pub services: Services,
-    pub courier: Courier,
     pub settings: Settings,
     /// The audit file.
     pub audit: PathBuf,
@@ -28,7 +27,7 @@ pub struct Rounds {
 impl Rounds {
     /// Until the end.
     pub async fn run(self, stop: CancellationToken) {
-        let Rounds { sandboxes, services, courier, settings, audit } = self;
+        let Rounds { sandboxes, services, settings, audit } = self;
         // What was lost meanwhile is marked before anything is done about it.
         if let Err(error) = sandboxes.sweep().await {
             tracing::warn!(error = %error.chain(), "the first sweep failed");
@@ -50,7 +49,7 @@ impl Rounds {
             async move { watcher.attend().await }
         });
         let carrying = every(CARRY, "courier", &stop, || {
-            let courier = courier.clone();
+            let courier = services.courier.clone();
             async move { courier.round().await.map(drop) }
         });
         let taking_up = every(TAKE_UP, "turns", &stop, || {

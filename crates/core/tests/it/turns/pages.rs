@@ -1,9 +1,6 @@
 //! Work on all sandboxes of an account, however many there are and whatever is in their records (K3, K10).
 
-use crate::turns::{
-    retention::services,
-    world::{Setup, World, error, template, wanted},
-};
+use crate::turns::world::{Setup, World, error, template, wanted};
 use seawall_api::{
     AccountId, ErrorKind, SandboxId,
     account::Account,
@@ -53,7 +50,7 @@ async fn k3_work_on_all_sandboxes_of_an_account_reads_small_pages() {
     let sync = SyncPart { volume: Some("docs".to_owned()), ..SyncPart::default() };
     let shared = Template { sync, ..template("shared") };
     let world = World::with(Setup { templates: vec![shared.clone()], ..Setup::default() });
-    let (services, account) = (services(&world), account(&world).await);
+    let (services, account) = (&world.services, account(&world).await);
     let mut lives = Vec::new();
     for _ in 0..2 {
         let id = SandboxId::generate();

@@ -1,7 +1,7 @@
 //! The reaper: what nobody uses is stopped, what lived long enough too, and nothing whose work is not saved.
 //!
 //! The mock's guest knows no sync, so that a bucket never takes anything here. What it takes is in
-//! `crates/providers/tests/turns/reaper.rs`.
+//! `crates/providers/tests/it/turns/reaper.rs`.
 
 use crate::turns::{
     fakes::{AwayBuckets, GatedBuckets},

@@ -8,34 +8,18 @@ use seawall_api::{
     sandbox::SandboxState,
 };
 use seawall_core::{
-    Services,
-    accounts::{AccountCatalog, AccountLimits},
-    keys::Keys,
     ports::store::{Begun, HookRun, Page, Session, SessionScope},
     retention::{Keep, Removed, Retention},
     service::EndSandbox,
 };
-use std::{sync::Arc, time::Duration};
-use tokio::time::sleep;
+use std::time::Duration;
+use tokio::time::{advance, sleep};
 
 const DAY: Duration = Duration::from_secs(86_400);
 const MINUTE: Duration = Duration::from_secs(60);
 
-pub fn services(world: &World) -> Services {
-    let clock: Arc<dyn seawall_core::ports::Clock> = Arc::new(world.clock.clone());
-    Services {
-        sandboxes: world.service.clone(),
-        turns: world.turns.clone(),
-        stores: world.stores.clone(),
-        keys: Keys::new(world.stores.accounts.clone(), clock.clone(), [7; 32]),
-        accounts: AccountCatalog::new(world.stores.accounts.clone(), AccountLimits::NONE),
-        clock,
-        delete_terminates_sandbox: false,
-    }
-}
-
 fn retention(world: &World, keep: Keep) -> Retention {
-    Retention::new(&services(world), keep)
+    Retention::new(&world.services, keep)
 }
 
 /// All kinds but the named ones are kept for ever.
@@ -62,10 +46,10 @@ async fn k11_events_go_a_week_after_their_turn_and_the_conversation_goes_on() {
     let old = world.run(ask("say one; say two")).await;
     let (account, id, conversation) = (ME, old.turn.id, old.conversation());
     let retention = retention(&world, Keep::default());
-    sleep(DAY * 6).await;
+    advance(DAY * 6).await;
     assert_eq!(round(&retention).await.events, 0);
     let new = world.run(more(conversation, "say three")).await;
-    sleep(DAY * 2).await;
+    advance(DAY * 2).await;
     let removed = round(&retention).await;
     assert_eq!(removed.events, old.turn.events);
     let gone = error(world.turns.follow(account, id, 0).await);
@@ -100,7 +84,7 @@ async fn k11_conversations_messages_and_versions_stay_unless_configured() {
     let world = World::new();
     let done = world.run(ask("say one")).await;
     let id = done.conversation();
-    sleep(DAY * 40).await;
+    advance(DAY * 40).await;
     round(&retention(&world, Keep::default())).await;
     assert_eq!(world.said(id).await.len(), 2);
     // The messages alone, and of those the old ones.
@@ -112,10 +96,10 @@ async fn k11_conversations_messages_and_versions_stay_unless_configured() {
     assert_eq!(said[0].turn_id, Some(later.turn.id));
     // And the whole conversation, once nobody has talked in it for so long.
     let conversations = retention(&world, Keep { conversations: Some(DAY * 9), ..nothing() });
-    sleep(DAY * 8).await;
+    advance(DAY * 8).await;
     assert_eq!(round(&conversations).await, Removed::default());
     let other = world.run(ask("say other")).await;
-    sleep(DAY * 2).await;
+    advance(DAY * 2).await;
     assert_eq!(round(&conversations).await, Removed { conversations: 1, ..Removed::default() });
     let gone = world.stores.conversations.get(ME, id).await.unwrap_err();
     assert_eq!(gone.kind(), ErrorKind::NotFound);
@@ -137,9 +121,9 @@ async fn k11_records_of_ended_sandboxes_go_unless_a_conversation_has_them() {
         world.service.end(ME, id, &how).await.unwrap();
     }
     let retention = retention(&world, Keep::default());
-    sleep(DAY * 29).await;
+    advance(DAY * 29).await;
     assert_eq!(round(&retention).await.sandboxes, 0);
-    sleep(DAY * 2).await;
+    advance(DAY * 2).await;
     assert_eq!(round(&retention).await.sandboxes, 1);
     assert!(world.row(alone).await.is_none() && world.row(runs).await.is_some());
     assert!(world.is_terminated(talked.sandbox()).await, "its conversation may go on");
@@ -149,7 +133,7 @@ async fn k11_records_of_ended_sandboxes_go_unless_a_conversation_has_them() {
     world.service.end(ME, talked.sandbox(), &how).await.unwrap();
     world.turns.delete_conversation(ME, talked.conversation(), false).await.unwrap();
     assert_eq!(round(&retention).await.sandboxes, 0);
-    sleep(DAY * 31).await;
+    advance(DAY * 31).await;
     assert_eq!(round(&retention).await.sandboxes, 1);
     assert_eq!(world.row(runs).await.unwrap().state, SandboxState::Running);
 }
@@ -189,7 +173,7 @@ async fn k11_much_goes_in_batches() {
         let Begun::New { receipt } = begun else { panic!("{begun:?}") };
         stores.idempotency.finish(ME, &key, receipt, b"x").await.unwrap();
     }
-    sleep(DAY * 31).await;
+    advance(DAY * 31).await;
     let removed = round(&retention(&world, Keep::default())).await;
     let counted = (removed.hook_runs, removed.sessions, removed.leases, removed.idempotency_keys);
     assert_eq!(counted, (1300, 1300, 1300, 1300));
@@ -216,7 +200,7 @@ async fn k11_a_clock_that_was_set_removes_nothing_for_a_while() {
         assert_eq!(round(&retention).await, Removed::default(), "{days}");
         assert_eq!(world.said(done.conversation()).await.len(), 2);
         // And time goes on.
-        sleep(DAY * 8).await;
+        advance(DAY * 8).await;
         assert_eq!(round(&retention).await.events, done.turn.events, "{days}");
     }
 }

@@ -11,8 +11,7 @@ use seawall_api::{
     sandbox::{SandboxState, Timeouts},
 };
 use seawall_core::{
-    Error, Providers, Result, Sandboxes, Turns,
-    accounts::{AccountCatalog, AccountLimits},
+    Error, Providers, Result, Sandboxes, ServiceParts, Services, Turns,
     delivery::Courier,
     hooks::{Hook, Hooks},
     ports::{
@@ -21,12 +20,11 @@ use seawall_core::{
         store::{BeginTurn, Direction, HookRun, NewConversation, Page, SandboxRow, Stores},
     },
     reaper::Reaper,
-    rows::RowRecords,
     service::{SandboxService, Wanted},
     templates::{HookPart, SyncPart, Template, Templates},
     testing::{Faults, FaultyProvider, MemoryClaims, MemoryStore, OneBucket, SetClock},
-    turns::{Begun, TurnAsk, TurnParts},
-    workspaces::{Buckets, WorkspaceMaker, WorkspaceSettings},
+    turns::{Begun, TurnAsk},
+    workspaces::Buckets,
 };
 use seawall_providers::mock::MockProvider;
 use seawall_sync::bucket::SharedBucket;
@@ -57,6 +55,7 @@ pub struct Host {
     pub sandboxes: Sandboxes,
     pub hooks: Hooks,
     pub courier: Courier,
+    pub services: Services,
 }
 
 pub struct World {
@@ -74,6 +73,7 @@ pub struct World {
     pub sandboxes: Sandboxes,
     pub hooks: Hooks,
     pub courier: Courier,
+    pub services: Services,
     pub clock: SetClock,
     claims: MemoryClaims,
     setup: Setup,
@@ -92,45 +92,37 @@ struct Place {
 
 fn host(setup: &Setup, place: Place) -> Host {
     let Place { provider, stores, claims, node, clock, boot, webhooks } = place;
-    let clock: Arc<dyn Clock> = Arc::new(clock);
-    let claims: Arc<dyn Claims> = Arc::new(claims);
-    let records = RowRecords::new(stores.sandboxes.clone(), claims.clone(), Some(node.to_owned()));
+    let (clock, claims): (Arc<dyn Clock>, Arc<dyn Claims>) = (Arc::new(clock), Arc::new(claims));
     let providers = Providers::new("mock", vec![provider]).unwrap();
-    let sandboxes = Sandboxes::new(providers, Arc::new(records), clock.clone());
-    let hooks = Hooks::new(stores.hook_runs.clone(), stores.outbox.clone(), sandboxes.clone(), clock.clone());
-    let hooks = hooks.with_notes(stores.sandboxes.clone(), stores.conversations.clone());
-    let hooks = setup.own.iter().cloned().fold(hooks, Hooks::with);
-    let buckets: Arc<dyn Buckets> = match &setup.buckets {
-        Some(buckets) => buckets.clone(),
-        None => Arc::new(OneBucket(setup.bucket.clone())),
-    };
-    let maker = WorkspaceMaker::new(sandboxes.clone(), buckets, clock.clone(), WorkspaceSettings::default());
+    let sandboxes = Sandboxes::on_rows(providers, &stores, claims.clone(), clock.clone(), node);
     let mut templates = Templates::default();
     for own in std::iter::once(&template("shell")).chain(&setup.templates) {
         templates.add(own.clone()).unwrap();
     }
-    let templates = Arc::new(templates);
-    let rows = stores.sandboxes.clone();
-    let service = SandboxService::new(sandboxes.clone(), maker, hooks.clone(), rows, clock.clone())
-        .with_templates(templates.clone(), stores.conversations.clone())
-        .with_timeouts(setup.timeouts);
-    let courier = Courier::new(stores.outbox.clone(), stores.messages.clone()).with_webhooks(webhooks);
-    let turns = Turns::new(TurnParts {
-        accounts: AccountCatalog::new(stores.accounts.clone(), AccountLimits::NONE),
-        stores,
-        service: service.clone(),
-        hooks: hooks.clone(),
+    let buckets: Arc<dyn Buckets> = match &setup.buckets {
+        Some(buckets) => buckets.clone(),
+        None => Arc::new(OneBucket(setup.bucket.clone())),
+    };
+    let parts = ServiceParts {
+        boot: Some(boot.to_owned()),
+        buckets,
+        hooks: setup.own.clone(),
         templates,
         agents: setup.agents.clone(),
+        timeouts: setup.timeouts,
         gateway: setup.gateway.clone(),
-        courier: courier.clone(),
-        claims,
-        clock,
-        node: node.to_owned(),
-        boot: Some(boot.to_owned()),
-        secrets: Arc::new(|_: &str| None::<String>),
-    });
-    Host { turns, service, sandboxes, hooks, courier }
+        webhooks: Some(webhooks),
+        ..ServiceParts::new(sandboxes.clone(), stores, claims, clock, node)
+    };
+    let services = parts.build();
+    Host {
+        turns: services.turns.clone(),
+        service: services.sandboxes.clone(),
+        hooks: services.hooks.clone(),
+        courier: services.courier.clone(),
+        sandboxes,
+        services,
+    }
 }
 
 impl World {
@@ -180,7 +172,7 @@ impl World {
             boot: "first",
             webhooks: webhooks.clone(),
         };
-        let Host { turns, service, sandboxes, hooks, courier } = host(&setup, place);
+        let Host { turns, service, sandboxes, hooks, courier, services } = host(&setup, place);
         World {
             mock,
             faults,
@@ -193,6 +185,7 @@ impl World {
             sandboxes,
             hooks,
             courier,
+            services,
             clock,
             claims,
             setup,

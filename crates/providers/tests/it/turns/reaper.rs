@@ -1,6 +1,6 @@
 //! The reaper with real guests and a bucket: work is in it before its sandbox is stopped.
 //!
-//! What needs no bucket is in `crates/core/tests/turns/reaper.rs`, on held time.
+//! What needs no bucket is in `crates/core/tests/it/turns/reaper.rs`, on held time.
 
 use crate::turns::world::{ME, World, ask, more, template};
 use seawall_api::{

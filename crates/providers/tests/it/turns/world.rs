@@ -10,22 +10,19 @@ use seawall_api::{
     sandbox::SandboxState,
 };
 use seawall_core::{
-    ExecRequest, Providers, Result, Sandboxes, Turns,
-    accounts::{AccountCatalog, AccountLimits, Ledger},
+    ExecRequest, Providers, Result, Sandboxes, ServiceParts, Turns,
+    accounts::AccountLimits,
     agents::ModelApi,
-    delivery::Courier,
-    hooks::Hooks,
     ports::{
-        Clock, Provider, Volumes,
+        Claims, Clock, Provider, Volumes,
         gateway::{Access, Gateway},
         store::{Direction, Page, SandboxRow, Stores},
     },
-    rows::RowRecords,
     service::{SandboxService, Wanted},
     templates::{Template, Templates},
     testing::{ManualClock, MemoryClaims, MemoryStore, OneBucket},
-    turns::{Begun, TurnAsk, TurnParts},
-    workspaces::{WorkspaceMaker, WorkspaceSettings},
+    turns::{Begun, TurnAsk},
+    workspaces::WorkspaceSettings,
 };
 use seawall_providers::{
     local::LocalProvider,
@@ -34,7 +31,6 @@ use seawall_providers::{
 use seawall_sync::bucket::{Bodies, Bucket, MemoryBucket, Object, SharedBucket};
 use seawall_wire::Duplex;
 use std::{
-    collections::BTreeMap,
     ops::Range,
     sync::{
         Arc,
@@ -137,9 +133,7 @@ pub struct World {
     pub stores: Stores,
     pub bucket: Arc<Unsteady>,
     pub clock: ManualClock,
-    claims: MemoryClaims,
-    has_bucket: bool,
-    limits: AccountLimits,
+    parts: ServiceParts,
     _data: TempDir,
 }
 
@@ -167,33 +161,29 @@ impl World {
         };
         let providers = Providers::new(name, vec![provider]).unwrap();
         let clock = ManualClock::new("2026-01-01T00:00:00Z".parse().unwrap());
-        let stores = MemoryStore::with_clock(Arc::new(clock.clone())).stores();
-        let claims = MemoryClaims::default();
-        let node = Some("one".to_owned());
-        let records = RowRecords::new(stores.sandboxes.clone(), Arc::new(claims.clone()), node);
-        let catalog = AccountCatalog::new(stores.accounts.clone(), limits);
-        let ledger = Ledger::new(stores.sandboxes.clone(), stores.stored.clone(), catalog);
-        let sandboxes =
-            Sandboxes::new(providers, Arc::new(records), Arc::new(clock.clone())).with_ledger(ledger);
+        let held: Arc<dyn Clock> = Arc::new(clock.clone());
+        let stores = MemoryStore::with_clock(held.clone()).stores();
+        let claims: Arc<dyn Claims> = Arc::new(MemoryClaims::default());
+        let sandboxes = Sandboxes::on_rows(providers, &stores, claims.clone(), held.clone(), "one");
         let bucket = Arc::new(Unsteady::default());
-        let place = Place { sandboxes, stores, bucket, clock, claims, has_bucket, limits };
-        let (turns, service) = place.host(templates);
-        let Place { sandboxes, stores, bucket, clock, claims, .. } = place;
-        World { turns, service, sandboxes, stores, bucket, clock, claims, has_bucket, limits, _data: data }
+        let shared: SharedBucket = bucket.clone();
+        let parts = ServiceParts {
+            limits,
+            buckets: Arc::new(OneBucket(has_bucket.then_some(shared))),
+            workspaces: WorkspaceSettings {
+                lock_wait: Duration::from_millis(200),
+                ..WorkspaceSettings::default()
+            },
+            gateway: Some(Arc::new(Silent)),
+            ..ServiceParts::new(sandboxes.clone(), stores.clone(), claims, held, "one")
+        };
+        let (turns, service) = host(&parts, templates);
+        World { turns, service, sandboxes, stores, bucket, clock, parts, _data: data }
     }
 
     /// The same server with other templates.
     pub fn again(&self, templates: Vec<Template>) -> (Turns, SandboxService) {
-        let place = Place {
-            sandboxes: self.sandboxes.clone(),
-            stores: self.stores.clone(),
-            bucket: self.bucket.clone(),
-            clock: self.clock.clone(),
-            claims: self.claims.clone(),
-            has_bucket: self.has_bucket,
-            limits: self.limits,
-        };
-        place.host(templates)
+        host(&self.parts, templates)
     }
 
     pub async fn run(&self, ask: TurnAsk) -> Done {
@@ -256,55 +246,13 @@ impl World {
     }
 }
 
-/// What the processes of one server have in common.
-struct Place {
-    sandboxes: Sandboxes,
-    stores: Stores,
-    bucket: Arc<Unsteady>,
-    clock: ManualClock,
-    claims: MemoryClaims,
-    has_bucket: bool,
-    limits: AccountLimits,
-}
-
-impl Place {
-    fn host(&self, own: Vec<Template>) -> (Turns, SandboxService) {
-        let Place { sandboxes, stores, .. } = self;
-        let clock: Arc<dyn Clock> = Arc::new(self.clock.clone());
-        let bucket: SharedBucket = self.bucket.clone();
-        let buckets = Arc::new(OneBucket(self.has_bucket.then_some(bucket)));
-        let settings =
-            WorkspaceSettings { lock_wait: Duration::from_millis(200), ..WorkspaceSettings::default() };
-        let maker = WorkspaceMaker::new(sandboxes.clone(), buckets, clock.clone(), settings)
-            .with_stored(stores.stored.clone());
-        let (runs, outbox) = (stores.hook_runs.clone(), stores.outbox.clone());
-        let hooks = Hooks::new(runs, outbox, sandboxes.clone(), clock.clone())
-            .with_notes(stores.sandboxes.clone(), stores.conversations.clone());
-        let mut templates = Templates::default();
-        for template in own {
-            templates.add(template).unwrap();
-        }
-        let templates = Arc::new(templates);
-        let rows = stores.sandboxes.clone();
-        let service = SandboxService::new(sandboxes.clone(), maker, hooks.clone(), rows, clock.clone())
-            .with_templates(templates.clone(), stores.conversations.clone());
-        let turns = Turns::new(TurnParts {
-            accounts: AccountCatalog::new(stores.accounts.clone(), self.limits),
-            service: service.clone(),
-            hooks,
-            templates,
-            agents: BTreeMap::new(),
-            gateway: Some(Arc::new(Silent)),
-            courier: Courier::new(stores.outbox.clone(), stores.messages.clone()),
-            claims: Arc::new(self.claims.clone()),
-            clock,
-            node: "one".to_owned(),
-            boot: None,
-            secrets: Arc::new(|_: &str| None::<String>),
-            stores: stores.clone(),
-        });
-        (turns, service)
+fn host(parts: &ServiceParts, own: Vec<Template>) -> (Turns, SandboxService) {
+    let mut templates = Templates::default();
+    for template in own {
+        templates.add(template).unwrap();
     }
+    let services = ServiceParts { templates, ..parts.clone() }.build();
+    (services.turns, services.sandboxes)
 }
 
 /// A turn that has ended.

@@ -213,6 +213,6 @@ async fn m5_http_a_message_that_could_not_be_saved_stops_no_stream() {
     assert!(!bodies(&said(&world, id, "").await).contains(&("system", "late")));
     world.trouble.heal();
     sleep(Duration::from_secs(600)).await;
-    assert_eq!(world.courier.round().await.unwrap(), Round { delivered: 1, failed: 0 });
+    assert_eq!(world.services().courier.round().await.unwrap(), Round { delivered: 1, failed: 0 });
     assert!(bodies(&said(&world, id, "").await).contains(&("system", "late")));
 }
