@@ -10,7 +10,7 @@ endif
 TARGET := $(or $(CARGO_TARGET_DIR),target)
 SEAWALL := $(TARGET)/debug/seawall
 
-.PHONY: help setup build run try test test-v2 check bench bench-check soak hostile fuzz coverage audit clean openapi
+.PHONY: help setup build run try test quick test-v2 check bench bench-check soak hostile fuzz coverage audit clean openapi
 
 help: ## this list
 	@grep -E '^[a-z0-9-]+:.*## ' Makefile | awk -F':.*## ' '{printf "make %-12s %s\n", $$1, $$2}'
@@ -32,6 +32,9 @@ try: build ## builds, then runs a command in a sandbox, without a service; print
 
 test: setup ## every test; the last line counts
 	@scripts/test
+
+quick: ## tests that need no service and no root, in under a minute once they are built
+	@scripts/run-tests --quick
 
 test-v2: setup ## native under control groups v2, in an emulated machine (QEMU)
 	@scripts/test-v2
@@ -74,7 +77,7 @@ fuzz: ## each fuzz target for FUZZ_SECONDS (default 600)
 	@scripts/fuzz
 
 openapi: ## writes docs/openapi.json anew, from the code
-	SEAWALL_WRITE_OPENAPI=1 cargo test -p seawall-server --test openapi
+	SEAWALL_WRITE_OPENAPI=1 cargo test -p seawall-server --test it openapi::
 
 coverage: ## line coverage of core and sync, by cargo-llvm-cov
 	scripts/coverage

@@ -1,9 +1,9 @@
 #![no_main]
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
-#[path = "../../crates/server/tests/common/world.rs"]
+#[path = "../../crates/server/tests/it/world.rs"]
 mod common;
-#[path = "../../crates/server/tests/fuzz/requests.rs"]
+#[path = "../../crates/server/tests/it/fuzz/requests.rs"]
 mod body;
 
 libfuzzer_sys::fuzz_target!(|data: &[u8]| body::requests(data));

@@ -4,7 +4,7 @@
 //! there never changes. What is new is added by
 //!
 //! ```sh
-//! SEAWALL_FREEZE=1 cargo test -p seawall-api --test frozen
+//! SEAWALL_FREEZE=1 cargo test -p seawall-api --test it frozen::
 //! ```
 
 mod forward;
@@ -24,7 +24,7 @@ use std::{
 };
 
 const FREEZE: &str = "SEAWALL_FREEZE";
-const HOW: &str = "run `SEAWALL_FREEZE=1 cargo test -p seawall-api --test frozen` and commit the file";
+const HOW: &str = "run `SEAWALL_FREEZE=1 cargo test -p seawall-api --test it frozen::` and commit the file";
 
 /// The committed bytes by name, or why there are none. Read once: freezing writes, and tests run together.
 static FROZEN: LazyLock<Result<BTreeMap<String, String>, String>> = LazyLock::new(load);

@@ -30,7 +30,8 @@ struct Story {
     numbers: Numbers,
     /// What the user wrote and did not delete.
     expected: BTreeMap<String, String>,
-    /// How long a sync takes that nobody kills, in microseconds.
+    /// About how long a sync takes, in microseconds. It follows how many are killed in time, since the machine is more
+    /// or less busy.
     takes: u64,
     killed: u64,
 }
@@ -73,11 +74,21 @@ impl Story {
         command.spawn().unwrap()
     }
 
+    /// Waits for a moment of a sync.
+    fn wait(&mut self, child: &mut Child) {
+        std::thread::sleep(Duration::from_micros(self.numbers.below(self.takes)));
+        if child.try_wait().unwrap().is_none() {
+            self.killed += 1;
+            self.takes += self.takes / 8;
+        } else {
+            self.takes -= self.takes / 4;
+        }
+    }
+
     /// Kills the host's process after a moment.
     fn kill_host(&mut self, args: &[&str]) {
         let mut child = self.spawn(args);
-        std::thread::sleep(Duration::from_micros(self.numbers.below(self.takes)));
-        self.killed += u64::from(child.try_wait().unwrap().is_none());
+        self.wait(&mut child);
         let _ = child.kill();
         child.wait().unwrap();
     }
@@ -86,8 +97,7 @@ impl Story {
     fn kill_guest(&mut self, id: &str, args: &[&str]) {
         let pid = self.world.json(["inspect", id])["pid"].as_u64().unwrap();
         let mut child = self.spawn(args);
-        std::thread::sleep(Duration::from_micros(self.numbers.below(self.takes)));
-        self.killed += u64::from(child.try_wait().unwrap().is_none());
+        self.wait(&mut child);
         let killed = std::process::Command::new("kill").args(["-9", &pid.to_string()]).output().unwrap();
         assert!(killed.status.success(), "{}", stderr(&killed));
         child.wait().unwrap();

@@ -42,7 +42,7 @@ macro_rules! cases {
     ($group:literal, $alone:expr; $($name:ident;)+) => {
         pub fn cases() -> Vec<$crate::security::runner::Case> {
             vec![$($crate::security::runner::Case {
-                name: format!("{}::{}", $group, stringify!($name)),
+                name: format!("{}{}::{}", if $alone { "alone::" } else { "" }, $group, stringify!($name)),
                 alone: $alone,
                 run: Box::new(|yard, facts| Box::pin($name(yard, facts))),
             }),+]
@@ -79,7 +79,7 @@ pub fn trial(case: Case) -> Trial {
     // `--include-ignored` must not make a case run that cannot.
     let test = move || match missing {
         Some(_) => Ok(()),
-        None => tally::verdict(&name, perform(alone, run)),
+        None => seawall_core::testing::timed(&name, || tally::verdict(&name, perform(alone, run))),
     };
     Trial::test(shown, test).with_ignored_flag(missing.is_some())
 }

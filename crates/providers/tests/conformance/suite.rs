@@ -8,7 +8,10 @@ use super::{
 use anyhow::{Result, anyhow, ensure};
 use futures::future::BoxFuture;
 use libtest_mimic::{Failed, Trial};
-use seawall_core::ports::{Capabilities, Provider, Volumes};
+use seawall_core::{
+    ports::{Capabilities, Provider, Volumes},
+    testing::timed,
+};
 use std::{
     collections::BTreeMap,
     fmt,
@@ -196,7 +199,7 @@ pub fn trials(provider: &'static str, make: MakeFixture) -> Vec<Trial> {
         // `--include-ignored` must not make a case run that cannot.
         let run = move || match ignored {
             true => Ok(()),
-            false => verdict(provider, name, run_case(case.run, make)),
+            false => timed(&name.clone(), || verdict(provider, name, run_case(case.run, make))),
         };
         Trial::test(id, run).with_ignored_flag(ignored)
     };

@@ -2,8 +2,8 @@
 
 #![allow(clippy::expect_used, clippy::unwrap_used)] // Helpers beside the tests are tests too.
 
+mod alone;
 mod limits;
-mod memory;
 mod native;
 mod turns;
 mod workspaces;

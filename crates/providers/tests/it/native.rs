@@ -220,8 +220,16 @@ async fn a_full_disk_keeps_nobody_from_removing_what_fills_it() {
     }
     let disk = tempfile::tempdir().unwrap();
     let mount = |program: &str, args: &[&str]| {
-        let done = std::process::Command::new(program).args(args).arg(disk.path()).status();
-        assert!(done.unwrap().success(), "{program}");
+        // Processes that other tests fork hold what is open here until they run their program.
+        let done = || std::process::Command::new(program).args(args).arg(disk.path()).status().unwrap();
+        let done = (0..100).any(|_| {
+            let succeeded = done().success();
+            if !succeeded {
+                std::thread::sleep(std::time::Duration::from_millis(100));
+            }
+            succeeded
+        });
+        assert!(done, "{program}");
     };
     mount("mount", &["-t", "tmpfs", "-o", "size=24m", "tmpfs"]);
     let id = SandboxId::generate();

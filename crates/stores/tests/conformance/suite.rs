@@ -7,6 +7,7 @@ use super::{
 use anyhow::{Result, anyhow};
 use futures::future::BoxFuture;
 use libtest_mimic::{Failed, Trial};
+use seawall_core::testing::timed;
 use std::{collections::BTreeMap, sync::Mutex, time::Duration};
 use tokio::{runtime, time::timeout};
 
@@ -81,10 +82,11 @@ fn trial(store: Store, case: Case) -> Trial {
         count(store.name, |count| *count.skipped.entry(reason.clone()).or_default() += 1);
         return Trial::test(name, || Ok(())).with_ignored_flag(true);
     }
+    let shown = name.clone();
     Trial::test(name, move || {
         let done = match missing {
             Some(reason) => Err(anyhow!("{} is not there: {reason}", store.name)),
-            None => run(&store, &case),
+            None => timed(&shown, || run(&store, &case)),
         };
         count(store.name, |count| if done.is_ok() { count.passed += 1 } else { count.failed += 1 });
         done.map_err(|error| Failed::from(format!("{error:?}")))

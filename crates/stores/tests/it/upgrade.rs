@@ -310,7 +310,7 @@ async fn a_backup_is_whole_and_comes_back() {
     assert_eq!(mode & 0o077, 0, "conversations are nobody else's business");
 }
 
-/// Run once, for a new version: `cargo test -p seawall-stores --test upgrade write_the_fixture -- --ignored`.
+/// Run once, for a new version: `cargo test -p seawall-stores --test it write_the_fixture -- --ignored`.
 #[tokio::test]
 #[ignore = "writes the fixture"]
 async fn write_the_fixture() {

@@ -5,7 +5,16 @@ use anyhow::{Result, ensure};
 use seawall_api::{ConversationId, TurnId, conversation::TurnState};
 use seawall_core::ports::store::Page;
 use seawall_stores::{Db, SqlStore};
-use std::{collections::BTreeMap, io::Read, process::Command, time::Duration};
+use std::{
+    collections::BTreeMap,
+    io::{BufRead, BufReader},
+    process::Command,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::{Duration, Instant},
+};
 
 /// What a child said before it died.
 #[derive(Default)]
@@ -17,15 +26,15 @@ struct Said {
 
 fn understand(text: &str) -> Result<Said> {
     let mut said = Said::default();
-    // The last line may be cut.
-    let whole = text.rfind('\n').map_or("", |end| &text[..end]);
-    for line in whole.lines() {
+    for line in text.lines() {
         let words: Vec<_> = line.split(' ').collect();
         match words[..] {
             ["conversation", id] => said.conversations.push(id.parse()?),
             ["begun", id] => drop(said.turns.insert(id.parse()?, (0, false))),
             ["event", id, _] => said.turns.entry(id.parse()?).or_default().0 += 1,
             ["ended", id] => said.turns.entry(id.parse()?).or_default().1 = true,
+            // The last line may be cut.
+            _ if text.ends_with(&format!("{line}\n")) => {}
             _ => anyhow::bail!("the child said `{line}`"),
         }
     }
@@ -37,13 +46,25 @@ pub fn many_times(database: Database, times: u64) -> Result<()> {
     let mut acknowledged = 0;
     for round in 0..times {
         let mut process = child("writer", &database).spawn()?;
-        let mut out = process.stdout.take().unwrap();
+        let out = BufReader::new(process.stdout.take().unwrap());
+        let lines = Arc::new(AtomicU64::new(0));
+        let read = lines.clone();
         let reader = std::thread::spawn(move || {
             let mut text = String::new();
-            out.read_to_string(&mut text).map(|_| text)
+            for line in out.split(b'\n') {
+                text.push_str(&String::from_utf8_lossy(&line?));
+                text.push('\n');
+                read.fetch_add(1, Ordering::Relaxed);
+            }
+            std::io::Result::Ok(text)
         });
         // Sometimes while it starts, mostly while it writes.
-        std::thread::sleep(Duration::from_millis(10 + (round * 37) % 70));
+        let wanted = if round % 8 == 0 { 0 } else { (round * 37) % 60 };
+        let give_up = Instant::now() + Duration::from_secs(60);
+        while lines.load(Ordering::Relaxed) < wanted && Instant::now() < give_up {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        std::thread::sleep(Duration::from_millis((round * 13) % 17));
         process.kill()?;
         process.wait()?;
         database.left()?;

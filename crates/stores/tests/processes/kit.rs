@@ -8,7 +8,10 @@ use seawall_api::{
     AccountId, ConversationId, MessageId, TurnId,
     conversation::{Message, Role, Turn, TurnState, Usage},
 };
-use seawall_core::ports::store::{BeginTurn, EndTurn, NewConversation};
+use seawall_core::{
+    ports::store::{BeginTurn, EndTurn, NewConversation},
+    testing::timed,
+};
 use seawall_stores::{Db, sql};
 use std::{
     any::Any,
@@ -41,7 +44,7 @@ impl Database {
 }
 
 pub fn trial(name: &'static str, run: impl FnOnce() -> Result<()> + Send + 'static) -> Trial {
-    Trial::test(name, move || run().map_err(|error| Failed::from(format!("{error:?}"))))
+    Trial::test(name, move || timed(name, run).map_err(|error| Failed::from(format!("{error:?}"))))
 }
 
 /// Skipped by name where there is no server.
@@ -51,7 +54,8 @@ pub fn postgres_trial(name: &'static str, run: Run) -> Trial {
     if skipped {
         println!("skipped {name}: {}", postgres::MISSING);
     }
-    Trial::test(name, move || run().map_err(|error| Failed::from(format!("{error:?}"))))
+    let shown = name.clone();
+    Trial::test(name, move || timed(&shown, run).map_err(|error| Failed::from(format!("{error:?}"))))
         .with_ignored_flag(skipped)
 }
 

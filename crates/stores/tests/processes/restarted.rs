@@ -1,7 +1,7 @@
 //! PostgreSQL restarted under load.
 
 use super::kit::{account, begin, conversation, end, ensure_whole, open, runtime, usage_of};
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result, bail, ensure};
 use seawall_api::{ConversationId, TurnId, conversation::TurnState};
 use seawall_core::ports::store::Stores;
 use seawall_stores::SqlStore;
@@ -47,7 +47,7 @@ pub fn under_load() -> Result<()> {
         let tasks = futures::future::try_join_all((0..8).map(|_| work(&stores, &over, &ended)));
         let restarts = async {
             for how in ["kill", "stop", "kill"] {
-                tokio::time::sleep(Duration::from_millis(400)).await;
+                some_end(&ended).await?;
                 let server = server.clone();
                 tokio::task::spawn_blocking(move || {
                     server.run(how)?;
@@ -56,7 +56,7 @@ pub fn under_load() -> Result<()> {
                 })
                 .await??;
             }
-            tokio::time::sleep(Duration::from_millis(400)).await;
+            some_end(&ended).await?;
             over.store(true, Ordering::Relaxed);
             anyhow::Ok(())
         };
@@ -70,6 +70,18 @@ pub fn under_load() -> Result<()> {
         }
         ensure_whole(&db).await
     })
+}
+
+/// Waits until some turns have ended that had not before.
+async fn some_end(ended: &Mutex<Vec<TurnId>>) -> Result<()> {
+    let before = ended.lock().unwrap().len();
+    for _ in 0..6000 {
+        tokio::time::sleep(Duration::from_millis(10)).await;
+        if ended.lock().unwrap().len() > before + 20 {
+            return Ok(());
+        }
+    }
+    bail!("for a minute no turns ended")
 }
 
 /// Turns until it is over. Each call succeeds, or fails in a way that says to try again.

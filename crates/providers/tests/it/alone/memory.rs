@@ -1,5 +1,4 @@
-//! Memory is bounded, whatever a process prints and a reader does not read. A program of its own, so that
-//! nothing else is measured.
+//! Memory is bounded, whatever a process prints and a reader does not read.
 
 use seawall_api::{
     AccountId, SandboxId,

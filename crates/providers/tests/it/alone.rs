@@ -1,0 +1,3 @@
+//! Tests that measure. `scripts/run-tests` runs what is in a module of this name when nothing else runs.
+
+mod memory;
