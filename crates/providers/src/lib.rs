@@ -21,6 +21,8 @@ use std::{
     io::{self, Write},
     os::unix::fs::{MetadataExt, OpenOptionsExt},
     path::{Path, PathBuf},
+    thread,
+    time::Duration,
 };
 use tokio::{
     runtime::{Handle, RuntimeFlavor},
@@ -59,6 +61,24 @@ fn guest_file(data: &Path, guest: &[u8]) -> Result<PathBuf> {
     Ok(path)
 }
 
+/// How often a program is tried that is still open for writing, and the pause between.
+const BUSY_TRIES: u32 = 200;
+const BUSY_PAUSE: Duration = Duration::from_millis(5);
+
+/// Starts a program that this process may just have written.
+///
+/// The kernel executes no file that is open for writing. A child that another thread forked while the file was written
+/// has it open until that child executes its own program.
+fn spawn_written<T>(mut spawn: impl FnMut() -> io::Result<T>) -> io::Result<T> {
+    for _ in 0..BUSY_TRIES {
+        match spawn() {
+            Err(error) if error.kind() == io::ErrorKind::ExecutableFileBusy => thread::sleep(BUSY_PAUSE),
+            other => return other,
+        }
+    }
+    spawn()
+}
+
 /// File work blocks, so it has threads of its own.
 async fn off_thread<T: Send + 'static>(work: impl FnOnce() -> Result<T> + Send + 'static) -> Result<T> {
     spawn_blocking(work).await.map_err(|error| Error::internal("file work failed").with_source(error))?
@@ -73,5 +93,28 @@ async fn short_work<T: Send + 'static>(
     match Handle::current().runtime_flavor() {
         RuntimeFlavor::CurrentThread if alone => work(),
         _ => off_thread(work).await,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::process::Command;
+
+    #[test]
+    fn a_program_that_is_still_open_for_writing_is_tried_again() {
+        let dir = tempfile::tempdir().unwrap();
+        let program = guest_file(dir.path(), guest_binary()).unwrap();
+        let writer = fs::OpenOptions::new().append(true).open(&program).unwrap();
+        let closed = thread::spawn(move || {
+            thread::sleep(Duration::from_millis(50));
+            drop(writer);
+        });
+        let mut command = Command::new(&program);
+        let busy = command.arg("--version").spawn().unwrap_err();
+        assert_eq!(busy.kind(), io::ErrorKind::ExecutableFileBusy);
+        let ended = spawn_written(|| command.spawn()).unwrap().wait().unwrap();
+        assert!(ended.success());
+        closed.join().unwrap();
     }
 }

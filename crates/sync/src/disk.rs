@@ -86,7 +86,8 @@ impl Drop for DiskLock {
         if !self.is_abandoned {
             self.disk.restore_modes();
         }
-        // A child that was forked meanwhile has the file too, until it runs its program: closing alone would not unlock it.
+        // Closing the file does not release the lock while a child that another thread forked still holds a copy of the
+        // descriptor, which it does until it executes its own program.
         let _ = rustix::fs::flock(&self.file, FlockOperation::Unlock);
     }
 }

@@ -1,7 +1,7 @@
 //! Starting and ending the guest of a box.
 
 use super::folder::Folders;
-use crate::boxes::io_error;
+use crate::{boxes::io_error, spawn_written};
 use rustix::process::{Pid, PidfdFlags, Signal};
 use seawall_api::{ErrorKind, SandboxId, sandbox::SandboxSpec};
 use seawall_core::{Error, Result};
@@ -42,7 +42,7 @@ pub async fn start(guest: &Path, folders: &Folders, id: SandboxId, spec: &Sandbo
     if let Some(user) = &spec.user {
         command.args(["--user", user]);
     }
-    let child = command.spawn().map_err(|error| io_error(guest, error))?;
+    let child = spawn_written(|| command.spawn()).map_err(|error| io_error(guest, error))?;
     let output = match timeout(START_PATIENCE, child.wait_with_output()).await {
         Ok(output) => output.map_err(|error| io_error(guest, error))?,
         Err(_) => return Err(Error::new(ErrorKind::Timeout, format!("the guest of {id} does not start"))),

@@ -1,6 +1,6 @@
 //! The launcher of this host process: started when the first box is, asked for each, gone with us.
 
-use crate::boxes::io_error;
+use crate::{boxes::io_error, spawn_written};
 use rustix::{
     fd::{AsFd, BorrowedFd, OwnedFd},
     fs::{MemfdFlags, Mode, OFlags, SealFlags},
@@ -129,15 +129,16 @@ impl Launcher {
             Program::File(path) => path.clone(),
             Program::Sealed(fd) => PathBuf::from(format!("/proc/self/fd/{}", fd.as_raw_fd())),
         };
-        let child = Command::new(path)
+        let mut command = Command::new(path);
+        command
             .arg0("seawall-guest")
             .arg("--launcher")
             .env_clear()
             .current_dir("/")
             .stdin(Stdio::from(theirs))
             .stdout(Stdio::null())
-            .stderr(Stdio::null())
-            .spawn()?;
+            .stderr(Stdio::null());
+        let child = spawn_written(|| command.spawn())?;
         Ok(Running { socket: ours, child })
     }
 }

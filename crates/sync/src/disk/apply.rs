@@ -158,7 +158,7 @@ impl Disk {
         let open = || rustix::fs::openat(&dir, name, DIR | OFlags::NOFOLLOW, Mode::empty());
         let opened = match open() {
             Err(Errno::NOENT) => match self.new_dir(&dir, name, mode) {
-                // It appeared in this very moment.
+                // Another process made it since it was found missing.
                 Err(Errno::EXIST) => open(),
                 made => made,
             },

@@ -34,7 +34,7 @@ struct Record {
 #[derive(Debug, Default)]
 struct Modes {
     temporary: Vec<u32>,
-    /// The mode that the last record asks for.
+    /// The directory's own mode, from the last record.
     wanted: u32,
 }
 
@@ -82,8 +82,8 @@ impl Disk {
         Ok(dir)
     }
 
-    /// Lets the owner change what is in an existing directory. A directory that belongs to another user stays as it is;
-    /// the change itself then reports the error.
+    /// Lets the owner change the entries of an existing directory. A directory of another user keeps its mode; the change
+    /// itself then reports the error.
     fn make_fillable(&self, path: &[u8], dir: &OwnedFd) -> Result<(), Errno> {
         let wanted = rustix::fs::fstat(dir)?.st_mode & 0o7777;
         let Some(temporary) = temporary_mode(wanted) else { return Ok(()) };
