@@ -10,7 +10,7 @@ endif
 TARGET := $(or $(CARGO_TARGET_DIR),target)
 SEAWALL := $(TARGET)/debug/seawall
 
-.PHONY: help setup build run try test quick test-v2 check bench bench-check soak hostile fuzz coverage audit clean openapi
+.PHONY: help setup build run try test quick test-docker test-v2 check bench bench-check soak hostile fuzz coverage audit clean openapi
 
 help: ## this list
 	@grep -E '^[a-z0-9-]+:.*## ' Makefile | awk -F':.*## ' '{printf "make %-12s %s\n", $$1, $$2}'
@@ -35,6 +35,9 @@ test: setup ## every test; the last line counts
 
 quick: ## tests that need no service and no root, in under a minute once they are built
 	@scripts/run-tests --quick
+
+test-docker: setup ## the provider docker: over the network too, on busybox, and fifty at once
+	@SEAWALL_TEST_DOCKER_ALL=1 scripts/test -- docker
 
 test-v2: setup ## native under control groups v2, in an emulated machine (QEMU)
 	@scripts/test-v2

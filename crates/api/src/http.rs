@@ -140,6 +140,15 @@ pub struct CreateSandbox {
     pub timeouts: Timeouts,
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub mounts: Vec<HostMount>,
+    /// A command that the guest starts once after each start. An empty list means the image's own command.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub command: Option<Vec<String>>,
+    /// Ports that the server makes reachable on random ports of 127.0.0.1.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub ports: Vec<u16>,
+    /// The root file system can only be read. `null` means the template's choice.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub read_only_root: Option<bool>,
     /// False: it is made and not started.
     #[serde(default = "yes", skip_serializing_if = "is_true")]
     pub start: bool,
@@ -165,6 +174,9 @@ impl Default for CreateSandbox {
             limits: Limits::default(),
             timeouts: Timeouts::default(),
             mounts: Vec::new(),
+            command: None,
+            ports: Vec::new(),
+            read_only_root: None,
             start: true,
         }
     }

@@ -67,6 +67,9 @@ pub enum Request {
     Collect { session: u64, files: Vec<FileName> },
     /// On a connection of its own: files with their bodies. Reply `()`, then they are taken.
     Put { session: u64 },
+    /// The rest of this stream is a bulk connection: one request and its body. For hosts to which a connection is
+    /// expensive.
+    Bulk,
 
     /// Reply `()`, then the raw bytes of a TCP connection to a port of the box's loopback.
     Connect { port: u16 },

@@ -37,6 +37,20 @@ pub struct SandboxSpec {
     /// The data volume that it shares with others of its account (S12). None: its own.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub volume: Option<String>,
+    /// A command that the guest starts once after each start of the sandbox. Its end does not end the sandbox. An empty
+    /// list means the entrypoint and command of the image, which are not run otherwise.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub command: Option<Vec<String>>,
+    /// Ports of the sandbox that the server makes reachable on random ports of 127.0.0.1 while the sandbox runs.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub ports: Vec<u16>,
+    /// The root file system can only be read. `/work` and folders for temporary files can be written.
+    #[serde(default, skip_serializing_if = "is_false")]
+    pub read_only_root: bool,
+}
+
+fn is_false(flag: &bool) -> bool {
+    !*flag
 }
 
 impl SandboxSpec {
@@ -211,6 +225,32 @@ pub enum EndReason {
     Failed(String),
 }
 
+/// Exit codes of process 1 of a container for ends by a deadline.
+const IDLE_CODE: u8 = 71;
+const MAX_LIFETIME_CODE: u8 = 72;
+
+impl EndReason {
+    /// Returns the exit code by which a guest that is process 1 of a container reports why it ended.
+    pub fn exit_code(&self) -> u8 {
+        match self {
+            EndReason::Idle => IDLE_CODE,
+            EndReason::MaxLifetime => MAX_LIFETIME_CODE,
+            EndReason::Stopped | EndReason::Terminated => 0,
+            EndReason::Lost | EndReason::Failed(_) => 1,
+        }
+    }
+
+    /// Returns the reason that an exit code of such a guest reports.
+    pub fn from_exit_code(code: i64) -> EndReason {
+        match u8::try_from(code) {
+            Ok(0) => EndReason::Stopped,
+            Ok(IDLE_CODE) => EndReason::Idle,
+            Ok(MAX_LIFETIME_CODE) => EndReason::MaxLifetime,
+            _ => EndReason::Failed("guest_died".to_owned()),
+        }
+    }
+}
+
 impl fmt::Display for EndReason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -309,6 +349,9 @@ pub struct Sandbox {
     pub unsynced: Option<String>,
     /// `last_synced_at`, `last_version`, token totals, and what hooks and users put there.
     pub metadata: Map<String, Value>,
+    /// The addresses on the server's machine of the ports that the sandbox publishes, by port.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub ports: BTreeMap<u16, String>,
     pub last_used_at: Timestamp,
 }
 

@@ -16,6 +16,7 @@ use seawall_core::{
     templates::Templates,
 };
 use seawall_providers::{
+    docker::{DockerProvider, DockerSettings},
     local::LocalProvider,
     native::{MountRoot, Mounts, NativeProvider, NativeSettings},
 };
@@ -50,9 +51,15 @@ impl App {
         let templates = templates(&settings.agents, data)?;
         let boxes = native_settings(&settings, &templates);
         hide_paths(&settings, &templates, &boxes.mounts);
+        let docker = DockerSettings {
+            defaults: boxes.defaults,
+            mounts: boxes.mounts.clone(),
+            ..settings.docker.clone()
+        };
+        let docker = DockerProvider::open(data, &node, docker).with_context(|| unusable(data))?;
         let native = NativeProvider::open(data, boxes).with_context(|| unusable(data))?;
         // `mock` is for tests and is not offered here.
-        let all: Vec<Arc<dyn Provider>> = vec![Arc::new(native), Arc::new(local)];
+        let all: Vec<Arc<dyn Provider>> = vec![Arc::new(native), Arc::new(docker), Arc::new(local)];
         let providers = Providers::new(&settings.provider, all)?;
         let sandboxes = Sandboxes::new(providers, Arc::new(records), Arc::new(SystemClock));
         let config = settings.file.clone();

@@ -5,7 +5,7 @@
 
 use anyhow::{Context, Result, anyhow, bail, ensure};
 use seawall_core::{mounts::MountGrants, sandboxes::MAX_GRACE};
-use seawall_providers::native::NativeSettings;
+use seawall_providers::{docker::DockerSettings, native::NativeSettings};
 use std::{
     ffi::OsString,
     path::{Path, PathBuf},
@@ -15,6 +15,7 @@ use toml::{Table, Value};
 
 mod accounts;
 mod agents;
+mod docker;
 mod native;
 mod retention;
 mod server;
@@ -30,12 +31,13 @@ pub use server::ServerSettings;
 pub use sync::SyncSettings;
 
 const FILE: &str = "seawall.toml";
-const TOP_KEYS: [&str; 15] = [
+const TOP_KEYS: [&str; 16] = [
     "data",
     "provider",
     "exec",
     "stop",
     "native",
+    "docker",
     "database",
     "sync",
     "models",
@@ -60,6 +62,7 @@ const NATIVE_KEYS: [&str; 9] = [
     "disk_iops",
     "disk_reserve_mb",
 ];
+const DOCKER_KEYS: [&str; 4] = ["host", "image", "images", "transport"];
 const EXEC_KEYS: [&str; 2] = ["timeout_seconds", "output_limit_bytes"];
 const STOP_KEYS: [&str; 1] = ["grace_seconds"];
 const TIMEOUT_VAR: &str = "SEAWALL_EXEC_TIMEOUT_SECONDS";
@@ -74,6 +77,7 @@ pub struct Settings {
     pub output_limit: Option<u64>,
     pub stop_grace: Duration,
     pub native: NativeSettings,
+    pub docker: DockerSettings,
     /// Folders of this machine that requests may mount, by account.
     pub mounts: MountGrants,
     /// The address of PostgreSQL. None: SQLite in the data folder.
@@ -96,6 +100,7 @@ impl Default for Settings {
             output_limit: None,
             stop_grace: Duration::from_secs(5),
             native: NativeSettings::default(),
+            docker: DockerSettings::default(),
             mounts: MountGrants::default(),
             database: None,
             sync: SyncSettings::default(),
@@ -222,6 +227,9 @@ impl Layers {
         if let Some(native) = section(&shown, &table, "native", &NATIVE_KEYS)? {
             self.settings.native = native::settings(&shown, native)?;
             self.settings.mounts = native::mounts(&shown, native)?;
+        }
+        if let Some(docker) = section(&shown, &table, "docker", &DOCKER_KEYS)? {
+            self.settings.docker = docker::settings(&shown, docker)?;
         }
         if let Some(value) = table.get("accounts") {
             let section = value.as_table();

@@ -143,6 +143,9 @@ fn wanted(new: NewSandbox, start: bool) -> CreateSandbox {
         limits: spec.limits,
         timeouts: spec.timeouts,
         mounts: spec.mounts,
+        command: spec.command,
+        ports: spec.ports,
+        read_only_root: spec.read_only_root.then_some(true),
         start,
     }
 }

@@ -199,6 +199,8 @@ pub fn specs(data: &[u8]) {
             env: wish.env.clone(),
             labels: wish.labels.clone(),
             mounts: wish.mounts.clone(),
+            command: wish.command.clone(),
+            ports: wish.ports.clone(),
             limits: wish.limits,
             ..SandboxSpec::default()
         };

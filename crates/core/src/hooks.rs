@@ -24,7 +24,7 @@ use futures::future::BoxFuture;
 use seawall_api::{
     AccountId, ConversationId, ErrorKind, HookRunId, ProcessId, SandboxId, TurnId,
     conversation::{Message, TurnState, Usage},
-    sandbox::EndReason,
+    sandbox::{EndReason, WORKDIR},
 };
 use serde_json::{Map, Value, json};
 use sha2::{Digest, Sha256};
@@ -341,6 +341,7 @@ impl Hooks {
         let mut request = ExecRequest::new(["/bin/sh", "-c", run]);
         // Where it was begun before a crash, this is attached to it instead of a second one beside it.
         request.start.process = process;
+        request.start.cwd = Some(WORKDIR.to_owned());
         request.start.tag = Some(tag(moment.kind(), number));
         request.start.env = environment(context, moment);
         request.start.env.extend(files.environment());

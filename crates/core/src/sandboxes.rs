@@ -8,6 +8,7 @@ mod attend;
 pub(crate) mod check;
 mod disk;
 mod make;
+mod ports;
 mod stop;
 mod sweep;
 mod unsynced;
@@ -87,6 +88,7 @@ struct Inner {
     records: Arc<dyn Records>,
     clock: Arc<dyn Clock>,
     guests: Mutex<HashMap<SandboxId, Guest>>,
+    published: ports::Published,
     /// For how many seconds guests may rely on this process to end what is over.
     attended: AtomicU64,
     /// Admits what is made or started. Unset where no account has limits: commands of the operator.
@@ -107,6 +109,7 @@ impl Sandboxes {
                 records,
                 clock,
                 guests: Mutex::default(),
+                published: ports::Published::default(),
                 attended: AtomicU64::new(0),
                 ledger: OnceLock::new(),
             }),
@@ -415,6 +418,7 @@ impl Sandboxes {
     }
 
     async fn forget_guest(&self, id: SandboxId) {
+        self.unpublish(id).await;
         let guest = self.inner.guests.lock().unwrap_or_else(PoisonError::into_inner).remove(&id);
         if let Some(guest) = guest {
             guest.disconnect().await;

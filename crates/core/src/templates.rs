@@ -87,6 +87,11 @@ pub struct SandboxPart {
     pub env: BTreeMap<String, String>,
     pub limits: Limits,
     pub mounts: Vec<HostMount>,
+    /// A command that the guest starts once after each start. An empty list means the image's own command.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub command: Option<Vec<String>>,
+    pub ports: Vec<u16>,
+    pub read_only_root: bool,
     /// T5: when it ends by itself. What is not said here is as the server has it.
     pub timeouts: Timeouts,
 }
@@ -233,6 +238,9 @@ impl Template {
             limits: part.limits,
             mounts: part.mounts.clone(),
             timeouts: part.timeouts,
+            command: part.command.clone(),
+            ports: part.ports.clone(),
+            read_only_root: part.read_only_root,
             ..SandboxSpec::default()
         };
         if let Some(program) = self.program()?.filter(|_| mounts) {

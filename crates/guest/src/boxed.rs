@@ -2,12 +2,10 @@
 
 use crate::{config::Config, init, users};
 use rustix::fd::OwnedFd;
-use seawall_api::sandbox::WORKDIR;
 use seawall_jail::launcher::{self, Inside};
 use std::{
     fs::File,
     io::{self, Write},
-    os::unix::fs::MetadataExt,
 };
 
 /// Starts boxes for the host process at the other end of stdin.
@@ -33,7 +31,7 @@ fn live(inside: Inside) -> i32 {
     }
     let name = user.unwrap_or_else(|| if has_users { "user" } else { "root" }.to_owned());
     match users::find(&name) {
-        Ok(user) => own_workspace(&user),
+        Ok(user) => users::own_workspace(&user),
         Err(fault) => return say(reply, &format!("invalid {}\n", fault.message), 1),
     }
     // The socket takes connections already, and what is left to do depends on nobody else.
@@ -41,19 +39,11 @@ fn live(inside: Inside) -> i32 {
     let given = init::Given { listener: Some(listener), counters, disk_limit: disk, boxed: true, ended };
     let config = Config { user: Some(name), ..Config::new(sandbox) };
     match init::run(config, given, Box::new(|| Ok(()))) {
-        Ok(()) => 0,
+        Ok(_) => 0,
         Err(error) => {
             crate::say!("{error}");
             1
         }
-    }
-}
-
-/// The workspace belongs to whoever works in it. Where that fails the box is still of use to root.
-fn own_workspace(user: &users::User) {
-    let found = std::fs::metadata(WORKDIR).map(|found| found.uid());
-    if found.is_ok_and(|owner| owner != user.uid) {
-        let _ = std::os::unix::fs::chown(WORKDIR, Some(user.uid), Some(user.gid));
     }
 }
 

@@ -9,8 +9,10 @@ use crate::{
         read::{self, Opened},
         write::Target,
     },
+    server::{Reader, Writer},
     state::Guest,
     sync::bodies,
+    tunnel::carry,
 };
 use rustix::fd::{AsFd, OwnedFd};
 use seawall_api::{
@@ -52,6 +54,13 @@ pub async fn serve(guest: Rc<Guest>, stream: UnixStream) -> Result<()> {
     };
     let job = Job::new(&guest, request);
     on_a_thread(move || job.run(stream)).await
+}
+
+/// A bulk connection on a stream of the multiplexed wire.
+pub async fn on_stream(guest: Rc<Guest>, reader: Reader, writer: Writer) -> Result<()> {
+    let (inner, outer) = UnixStream::pair()?;
+    let carried = carry(outer, reader.into_raw(), writer.into_inner());
+    tokio::join!(serve(guest, inner), carried).0
 }
 
 /// A thread of its own: a body whose sender stalls must not take the threads that other files need.

@@ -1,5 +1,6 @@
 //! What the guest is told when it starts. Its own environment is the base of its processes'.
 
+use crate::container::WIRE;
 use seawall_api::SandboxId;
 use std::{ffi::OsString, path::PathBuf};
 
@@ -20,6 +21,12 @@ pub struct Config {
     pub user: Option<String>,
     /// Leave whoever started it, once it serves.
     pub daemon: bool,
+    /// The guest is process 1 of a container: see [`crate::container`].
+    pub container: bool,
+    /// The working directory of processes whose request names none.
+    pub workdir: Option<String>,
+    /// Started once the guest serves. Its end does not end the box.
+    pub command: Vec<String>,
 }
 
 /// What the program is to be.
@@ -28,7 +35,9 @@ pub enum Part {
     Version,
     /// Starts boxes for a host process: see `seawall_jail::launcher`.
     Launcher,
-    Guest(Config),
+    /// Connects its stdio to the guest of the container that it runs in.
+    Bridge,
+    Guest(Box<Config>),
 }
 
 impl Config {
@@ -43,6 +52,9 @@ impl Config {
             log: None,
             user: None,
             daemon: false,
+            container: false,
+            workdir: None,
+            command: Vec::new(),
         }
     }
 
@@ -60,9 +72,18 @@ impl Config {
             let flag = flag.to_string_lossy().into_owned();
             match flag.as_str() {
                 "--version" => return Ok(Part::Version),
+                "--bridge" => return Ok(Part::Bridge),
                 "--daemon" => {
                     config.daemon = true;
                     continue;
+                }
+                "--container" => {
+                    config.container = true;
+                    continue;
+                }
+                "--" => {
+                    config.command = args.map(|arg| arg.to_string_lossy().into_owned()).collect();
+                    break;
                 }
                 _ => {}
             }
@@ -75,19 +96,24 @@ impl Config {
                 "--end" => config.end = Some(value.into()),
                 "--log" => config.log = Some(value.into()),
                 "--user" => config.user = Some(value.to_string_lossy().into_owned()),
+                "--workdir" => config.workdir = Some(value.to_string_lossy().into_owned()),
                 other => return Err(format!("unknown flag {other}")),
             }
         }
         let sandbox = sandbox.ok_or("--sandbox is missing")?;
         config.sandbox = sandbox.parse().map_err(|e| format!("--sandbox: {e}"))?;
-        config.socket = socket.ok_or("--socket is missing")?;
-        Ok(Part::Guest(config))
+        config.socket = match socket {
+            None if config.container => PathBuf::from(WIRE),
+            socket => socket.ok_or("--socket is missing")?,
+        };
+        Ok(Part::Guest(Box::new(config)))
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::path::Path;
 
     fn parse(text: &str) -> Result<Part, String> {
         Config::from_args(text.split_whitespace().map(OsString::from))
@@ -105,5 +131,15 @@ mod tests {
             panic!("no guest");
         };
         assert!(config.daemon && config.sandbox.to_string() == id);
+        let Ok(Part::Guest(config)) =
+            parse(&format!("--container --sandbox {id} --workdir /app -- sh -c --x"))
+        else {
+            panic!("no guest");
+        };
+        assert!(config.container && config.socket == Path::new(WIRE));
+        assert_eq!(
+            (config.workdir.as_deref(), &config.command[..]),
+            (Some("/app"), &["sh", "-c", "--x"].map(String::from)[..])
+        );
     }
 }

@@ -37,8 +37,13 @@ pub struct Given {
     pub ended: Option<OwnedFd>,
 }
 
-/// Serves until asked to end. `ready` is called when hosts can connect.
-pub fn run(config: Config, given: Given, ready: Box<dyn FnOnce() -> io::Result<()>>) -> io::Result<()> {
+/// Serves until asked to end, and returns the deadline that passed where one did. `ready` is called when hosts can
+/// connect.
+pub fn run(
+    config: Config,
+    given: Given,
+    ready: Box<dyn FnOnce() -> io::Result<()>>,
+) -> io::Result<Option<&'static str>> {
     let lock = config.lock.as_deref().map(take_lock).transpose()?;
     if let Some(end) = &config.end {
         // The reason of a former end. Only now: until the lock was taken it was the truth.
@@ -64,6 +69,9 @@ pub fn run(config: Config, given: Given, ready: Box<dyn FnOnce() -> io::Result<(
         spawn_local(forward_signals(guest.clone())?);
         spawn_local(crate::deadlines::keep(guest.clone()));
         ready()?;
+        if guest.config.container {
+            crate::container::begin(&guest);
+        }
         if given.boxed {
             guest.processes.expecting.set(true);
             if let Err(error) = crate::sudo::serve(&guest) {
@@ -71,9 +79,10 @@ pub fn run(config: Config, given: Given, ready: Box<dyn FnOnce() -> io::Result<(
             }
         }
         tokio::select! {
-            result = server::serve(guest.clone(), listener) => result,
-            () = stop_when_asked(&guest, given.ended) => Ok(()),
+            result = server::serve(guest.clone(), listener) => result?,
+            () = stop_when_asked(&guest, given.ended) => {}
         }
+        Ok(guest.deadlines.passed.get())
     })
 }
 

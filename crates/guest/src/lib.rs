@@ -12,9 +12,11 @@
 pub mod boxed;
 pub mod bulk;
 pub mod config;
+pub mod container;
 pub mod creds;
 pub mod daemon;
 pub mod deadlines;
+pub mod dial;
 pub mod fault;
 pub mod files;
 pub mod init;

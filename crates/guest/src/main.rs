@@ -1,6 +1,6 @@
 //! Start of the guest: arguments, then what they ask for.
 
-use seawall_guest::{boxed, config::Config, config::Part, daemon, init, sudo};
+use seawall_guest::{boxed, config::Config, config::Part, container, daemon, init, sudo};
 use std::{ffi::OsStr, path::Path, process::ExitCode};
 
 fn main() -> ExitCode {
@@ -22,8 +22,13 @@ fn main() -> ExitCode {
             Ok(())
         }
         Part::Launcher => boxed::launcher(),
-        Part::Guest(config) if config.daemon => daemon::run(config),
-        Part::Guest(config) => init::run(config, init::Given::default(), Box::new(|| Ok(()))),
+        Part::Bridge => container::bridge(),
+        Part::Guest(config) if config.container => match container::run(*config) {
+            Ok(code) => return ExitCode::from(code),
+            Err(error) => Err(error),
+        },
+        Part::Guest(config) if config.daemon => daemon::run(*config),
+        Part::Guest(config) => init::run(*config, init::Given::default(), Box::new(|| Ok(()))).map(drop),
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,

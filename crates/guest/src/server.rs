@@ -1,7 +1,7 @@
 //! Connections from hosts, and what they ask for.
 
 use crate::{
-    bulk,
+    bulk, container,
     deadlines::InUse,
     fault::{Outcome, invalid},
     files,
@@ -23,11 +23,11 @@ use seawall_wire::{
     mux::{Mux, MuxStream},
 };
 use serde::Serialize;
-use std::{io, path::Path, rc::Rc};
+use std::{io, path::Path, rc::Rc, sync::Arc};
 use tokio::{
     io::{ReadHalf, WriteHalf},
     net::{UnixListener, UnixStream},
-    sync::{Notify, Semaphore},
+    sync::{Notify, OwnedSemaphorePermit, Semaphore},
     task::spawn_local,
 };
 
@@ -46,11 +46,36 @@ pub fn listen(socket: &Path) -> io::Result<UnixListener> {
         .map_err(|error| io::Error::new(error.kind(), format!("{}: {error}", socket.display())))
 }
 
+/// Connections to hosts, and their bound.
+pub struct Connections {
+    guest: Rc<Guest>,
+    slots: Arc<Semaphore>,
+}
+
+impl Connections {
+    pub fn new(guest: Rc<Guest>) -> Connections {
+        Connections { guest, slots: Arc::new(Semaphore::new(MAX_CONNECTIONS)) }
+    }
+
+    /// Waits until one more connection may be open.
+    pub async fn slot(&self) -> Option<OwnedSemaphorePermit> {
+        self.slots.clone().acquire_owned().await.ok()
+    }
+
+    /// Serves a connection to its end.
+    pub async fn serve(self: Rc<Self>, stream: UnixStream, _slot: Option<OwnedSemaphorePermit>) {
+        match connection(self.guest.clone(), stream).await {
+            // Hosts may hang up at any time.
+            Ok(()) | Err(Error::Broken(_)) => {}
+            Err(error) => crate::say!("a connection: {error}"),
+        }
+    }
+}
+
 /// Takes connections for ever.
 pub async fn serve(guest: Rc<Guest>, listener: UnixListener) -> io::Result<()> {
-    let slots = Rc::new(Semaphore::new(MAX_CONNECTIONS));
+    let connections = Rc::new(Connections::new(guest.clone()));
     loop {
-        let permit = slots.clone();
         let stream = match listener.accept().await {
             Ok((stream, _)) => stream,
             Err(error) => {
@@ -60,16 +85,14 @@ pub async fn serve(guest: Rc<Guest>, listener: UnixListener) -> io::Result<()> {
                 continue;
             }
         };
-        let guest = guest.clone();
-        spawn_local(async move {
-            let Ok(_permit) = permit.try_acquire() else {
-                crate::say!("{MAX_CONNECTIONS} connections are open; one more was refused");
-                return;
-            };
-            if let Err(error) = connection(guest, stream).await {
-                crate::say!("a connection: {error}");
-            }
-        });
+        if guest.config.container && !container::is_from_outside(&stream) {
+            crate::say!("a process of the container dialled the guest and was refused");
+            continue;
+        }
+        match connections.slots.clone().try_acquire_owned() {
+            Ok(slot) => drop(spawn_local(connections.clone().serve(stream, Some(slot)))),
+            Err(_) => crate::say!("{MAX_CONNECTIONS} connections are open; one more was refused"),
+        }
     }
 }
 
@@ -165,8 +188,11 @@ async fn request(
             return answer(&mut writer, Err::<(), _>(Fault::new(ErrorKind::Protocol, message))).await;
         }
     };
-    let looks_only =
-        matches!(request, Request::Ping | Request::Info | Request::Processes | Request::Attend(_));
+    // A bulk request counts its own use.
+    let looks_only = matches!(
+        request,
+        Request::Ping | Request::Info | Request::Processes | Request::Attend(_) | Request::Bulk
+    );
     let _in_use = match &request {
         _ if looks_only => None,
         Request::Sync { .. } => Some(InUse::saving(&guest)),
@@ -240,6 +266,7 @@ async fn dispatch(
                 answer(&mut writer, Err::<(), _>(Fault::new(ErrorKind::Denied, message))).await
             }
         },
+        Request::Bulk => bulk::on_stream(guest, reader, writer).await,
         Request::Sync { wait_ms } => sync::serve(&guest, wait_ms, reader, writer).await,
         Request::Shutdown { grace_ms } => {
             answer(&mut writer, Ok(())).await?;

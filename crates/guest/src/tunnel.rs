@@ -38,6 +38,8 @@ pub async fn connect(port: u16, reader: Reader, mut writer: Writer) -> Result<()
         }
     };
     writer.message(Kind::Reply, &()).await?;
+    // Nagle's algorithm would delay small writes.
+    let _ = tcp.set_nodelay(true);
     carry(tcp, reader.into_raw(), writer.into_inner()).await;
     Ok(())
 }
@@ -91,14 +93,21 @@ async fn hand_over(port: u16, tcp: TcpStream, mux: Mux, _slot: OwnedSemaphorePer
         Ok::<_, seawall_wire::Error>((FrameReader::new(read), writer))
     };
     match opened.await {
-        Ok((reader, writer)) => carry(tcp, reader.into_raw(), writer.into_inner()).await,
+        Ok((reader, writer)) => {
+            let _ = tcp.set_nodelay(true);
+            carry(tcp, reader.into_raw(), writer.into_inner()).await;
+        }
         Err(error) => crate::say!("port {port}: no server attached ({error})"),
     }
 }
 
-async fn carry(mut tcp: TcpStream, read: impl AsyncRead + Unpin, write: impl AsyncWrite + Unpin) {
-    let _ = tcp.set_nodelay(true);
+/// Carries bytes between a connection and a stream of the wire until both have ended.
+pub async fn carry(
+    mut connection: impl AsyncRead + AsyncWrite + Unpin,
+    read: impl AsyncRead + Unpin,
+    write: impl AsyncWrite + Unpin,
+) {
     let mut wire = tokio::io::join(read, write);
     // Either side may hang up at any time; that is how connections end.
-    let _ = copy_bidirectional(&mut tcp, &mut wire).await;
+    let _ = copy_bidirectional(&mut connection, &mut wire).await;
 }

@@ -4,8 +4,8 @@
 //! not be asked.
 
 use crate::fault::{Outcome, invalid};
-use seawall_api::{ErrorKind, Fault};
-use std::fs;
+use seawall_api::{ErrorKind, Fault, sandbox::WORKDIR};
+use std::{fs, os::unix::fs::MetadataExt};
 
 /// A user with all that running as it takes.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -23,6 +23,14 @@ pub fn find(wanted: &str) -> Outcome<User> {
     let passwd = fs::read_to_string("/etc/passwd").unwrap_or_default();
     let group = fs::read_to_string("/etc/group").unwrap_or_default();
     find_in(wanted, &passwd, &group)
+}
+
+/// Gives the workspace to the sandbox's user. Where that fails, root can still use the box.
+pub fn own_workspace(user: &User) {
+    let found = fs::metadata(WORKDIR).map(|found| found.uid());
+    if found.is_ok_and(|owner| owner != user.uid) {
+        let _ = std::os::unix::fs::chown(WORKDIR, Some(user.uid), Some(user.gid));
+    }
 }
 
 /// The user that the guest itself runs as.
@@ -72,6 +80,8 @@ fn find_in(wanted: &str, passwd: &str, group: &str) -> Outcome<User> {
     let mut found = match (entry, user.parse::<u32>()) {
         (Some(entry), _) => entry,
         (None, Ok(uid)) => numbered(uid, uid),
+        // An image with nothing but a program has no /etc/passwd.
+        (None, Err(_)) if user == "root" => User { name: "root".to_owned(), ..numbered(0, 0) },
         (None, Err(_)) => {
             let message = format!("there is no user `{user}` in the sandbox");
             return Err(Fault::new(ErrorKind::Invalid, message));

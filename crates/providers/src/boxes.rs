@@ -330,6 +330,20 @@ pub fn refuse_damaged(info: &BoxInfo) -> Result<()> {
     }
 }
 
+/// Refuses what only a provider with images can do.
+pub fn refuse_image_options(provider: &str, spec: &SandboxSpec) -> Result<()> {
+    let asked = [("command", spec.command.is_some()), ("read_only_root", spec.read_only_root)];
+    match asked.iter().find(|(_, asked)| *asked) {
+        Some((name, _)) => {
+            let message = format!(
+                "the provider `{provider}` has no `{name}`; leave it out, or use the provider `docker`"
+            );
+            Err(Error::new(ErrorKind::Unsupported, message))
+        }
+        None => Ok(()),
+    }
+}
+
 pub fn no_box(id: SandboxId) -> Error {
     Error::not_found(format!("there is no box for sandbox {id}"))
 }

@@ -4,6 +4,8 @@
 
 mod boxes;
 mod dial;
+#[cfg(feature = "docker")]
+pub mod docker;
 #[cfg(feature = "local")]
 pub mod local;
 #[cfg(feature = "mock")]

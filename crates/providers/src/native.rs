@@ -17,5 +17,6 @@ mod resources;
 mod spares;
 
 pub use limits::{Defaults, table as limits_table};
+pub(crate) use mounts::HostFolders;
 pub use mounts::{MountRoot, Mounts};
 pub use provider::{NativeProvider, NativeSettings};

@@ -41,6 +41,9 @@ fn main() {
     let conclusion = libtest_mimic::run(&args, trials);
     if !args.list {
         suite::print_summary();
+        if let Some(why) = fixture::skipped() {
+            println!("{why}");
+        }
     }
     conclusion.exit();
 }

@@ -54,6 +54,11 @@ impl Guest {
         let _ = self.link.warm().await;
     }
 
+    /// Cuts the wire soon unless the guest answers: something reports that it does not run.
+    pub fn probe(&self) {
+        self.link.probe();
+    }
+
     /// Puts the wire down. The next call makes a new one.
     pub async fn disconnect(&self) {
         self.link.disconnect().await;

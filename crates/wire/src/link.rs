@@ -16,7 +16,7 @@ use seawall_api::{
 use std::{sync::Arc, time::Duration};
 use tokio::{
     io::{ReadHalf, WriteHalf},
-    sync::{Mutex, mpsc, watch},
+    sync::{Mutex, Notify, mpsc, watch},
     task::JoinHandle,
     time::{sleep, timeout},
 };
@@ -24,6 +24,8 @@ use tokio::{
 /// How often a wire is asked whether it lives, and how long the answer may take.
 const PING_EVERY: Duration = Duration::from_secs(5);
 const PING_PATIENCE: Duration = Duration::from_secs(10);
+/// How long the answer may take where something else reports that the guest does not run.
+const PROBE_PATIENCE: Duration = Duration::from_secs(2);
 /// Tries to connect before an error is the caller's, and the first pause between them.
 const CONNECT_TRIES: u32 = 4;
 const FIRST_PAUSE: Duration = Duration::from_millis(20);
@@ -32,6 +34,11 @@ const FIRST_PAUSE: Duration = Duration::from_millis(20);
 #[async_trait]
 pub trait Connector: Send + Sync {
     async fn connect(&self) -> Result<Box<dyn Duplex>>;
+
+    /// Whether each body of a file should have its own connection. Otherwise bodies use streams of the multiplexed one.
+    fn connects_cheaply(&self) -> bool {
+        true
+    }
 }
 
 /// Whether the wire is there. A broken one is made again by the next call.
@@ -48,6 +55,8 @@ struct Live {
     mux: Mux,
     driver: JoinHandle<()>,
     pinger: JoinHandle<()>,
+    /// Triggers a ping.
+    probe: Arc<Notify>,
 }
 
 impl Drop for Live {
@@ -115,10 +124,23 @@ impl Link {
         self.mux().await.map(drop)
     }
 
-    /// A connection of its own, greeted and not multiplexed.
+    /// Opens a connection for one request and its body. Where connections are expensive, it is a stream.
     pub(crate) async fn bulk(&self) -> Result<Box<dyn Duplex>> {
-        let (io, _) = self.greet(Role::Bulk).await?;
-        Ok(io)
+        if self.connector.connects_cheaply() {
+            let (io, _) = self.greet(Role::Bulk).await?;
+            return Ok(io);
+        }
+        let (reader, mut writer) = self.open().await?;
+        writer.message(Kind::Request, &Request::Bulk).await?;
+        Ok(Box::new(tokio::io::join(reader.into_raw(), writer.into_inner())))
+    }
+
+    /// Cuts the wire soon unless the other side answers.
+    pub(crate) fn probe(&self) {
+        // A handshake in progress finds out by itself whether the guest answers.
+        if let Ok(Some(live)) = self.live.try_lock().as_deref() {
+            live.probe.notify_one();
+        }
     }
 
     pub(crate) async fn disconnect(&self) {
@@ -157,8 +179,9 @@ impl Link {
             state.send_replace(LinkState::Broken(reason));
         });
         self.take_incoming(incoming);
-        let pinger = tokio::spawn(ping(mux.clone(), driver.abort_handle(), self.state.clone()));
-        Ok(Live { mux, driver, pinger })
+        let probe = Arc::<Notify>::default();
+        let pinged = ping(mux.clone(), driver.abort_handle(), self.state.clone(), probe.clone());
+        Ok(Live { mux, driver, pinger: tokio::spawn(pinged), probe })
     }
 
     /// A guest may open streams on a control wire only; elsewhere they are reset.
@@ -197,8 +220,13 @@ impl Link {
 }
 
 /// Asks now and then whether the other side is there, and cuts the wire when it is not.
-async fn ping(mux: Mux, driver: tokio::task::AbortHandle, state: watch::Sender<LinkState>) {
-    if let Err(error) = ping_until_silent(mux).await {
+async fn ping(
+    mux: Mux,
+    driver: tokio::task::AbortHandle,
+    state: watch::Sender<LinkState>,
+    probe: Arc<Notify>,
+) {
+    if let Err(error) = ping_until_silent(mux, &probe).await {
         driver.abort();
         state.send_if_modified(|state| {
             let was_up = *state == LinkState::Connected;
@@ -210,11 +238,19 @@ async fn ping(mux: Mux, driver: tokio::task::AbortHandle, state: watch::Sender<L
     }
 }
 
-async fn ping_until_silent(mux: Mux) -> Result<()> {
+/// Waits until the next ping is due, and returns how long its answer may take.
+async fn next_ping(probe: &Notify) -> Duration {
+    tokio::select! {
+        () = sleep(PING_EVERY) => PING_PATIENCE,
+        () = probe.notified() => PROBE_PATIENCE,
+    }
+}
+
+async fn ping_until_silent(mux: Mux, probe: &Notify) -> Result<()> {
     // Opened while there is room. It costs nothing until something is said on it.
     let (read, write) = tokio::io::split(mux.open().await?);
     drop(mux);
-    sleep(PING_EVERY).await;
+    let mut patience = next_ping(probe).await;
     let (mut reader, mut writer) = (FrameReader::new(read), FrameWriter::new(write));
     writer.message(Kind::Request, &Request::Ping).await?;
     loop {
@@ -222,17 +258,17 @@ async fn ping_until_silent(mux: Mux) -> Result<()> {
             writer.send(&Frame::empty(Kind::Ping)).await?;
             reader.expect().await
         };
-        match timeout(PING_PATIENCE, asked).await {
+        match timeout(patience, asked).await {
             Ok(Ok(frame)) if frame.kind == Kind::Pong => {}
             Ok(Ok(frame)) => {
                 return Err(Error::Protocol(format!("a {:?} frame to a ping", frame.kind)));
             }
             Ok(Err(error)) => return Err(error),
             Err(_) => {
-                let seconds = PING_PATIENCE.as_secs();
+                let seconds = patience.as_secs();
                 return Err(Error::Timeout(format!("no answer to a ping for {seconds} s")));
             }
         }
-        sleep(PING_EVERY).await;
+        patience = next_ping(probe).await;
     }
 }

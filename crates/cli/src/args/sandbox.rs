@@ -54,6 +54,22 @@ pub struct SpecArgs {
     /// A folder of this machine, to read; with `:rw` also to write. The operator must allow it
     #[arg(long = "mount", value_name = "FOLDER:PLACE[:rw]", value_parser = mount)]
     pub mounts: Vec<HostMount>,
+
+    /// A command line that is started once after each start, by a shell of the image
+    #[arg(long = "command", value_name = "COMMAND")]
+    pub start_command: Option<String>,
+
+    /// Start what the image starts by itself
+    #[arg(long, conflicts_with = "start_command")]
+    pub image_command: bool,
+
+    /// A port to make reachable on a random port of 127.0.0.1; may be repeated
+    #[arg(long = "port", value_name = "PORT", value_parser = clap::value_parser!(u16).range(1..))]
+    pub ports: Vec<u16>,
+
+    /// Let the root file system only be read
+    #[arg(long)]
+    pub read_only_root: bool,
 }
 
 fn mount(text: &str) -> Result<HostMount, String> {
@@ -88,9 +104,17 @@ impl SpecArgs {
             labels: self.labels.iter().cloned().collect(),
             limits,
             mounts: self.mounts.clone(),
+            command: self.command(),
+            ports: self.ports.clone(),
+            read_only_root: self.read_only_root,
             ..SandboxSpec::default()
         };
         let provider = self.provider.clone().filter(|name| !name.is_empty());
         NewSandbox { id: Some(id), name: self.name.clone(), provider, spec, ..NewSandbox::default() }
+    }
+
+    fn command(&self) -> Option<Vec<String>> {
+        let by_shell = |line: &String| ["/bin/sh", "-c", line].map(str::to_owned).to_vec();
+        self.start_command.as_ref().map(by_shell).or(self.image_command.then(Vec::new))
     }
 }

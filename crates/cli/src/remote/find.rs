@@ -86,6 +86,7 @@ mod tests {
             template: None,
             unsynced: None,
             metadata: serde_json::Map::new(),
+            ports: Default::default(),
             last_used_at: Timestamp::UNIX_EPOCH,
         }
     }

@@ -6,6 +6,7 @@ mod agents;
 mod architecture;
 mod cli;
 mod crash;
+mod docker;
 mod gates;
 mod github;
 mod http_edges;

@@ -185,6 +185,10 @@ impl Connector for ToBox {
         connected
             .map_err(|error| seawall_wire::Error::Unreachable { kind: error.kind(), message: error.chain() })
     }
+
+    fn connects_cheaply(&self) -> bool {
+        self.provider.connects_cheaply()
+    }
 }
 
 #[async_trait]
@@ -267,4 +271,9 @@ pub trait Provider: Send + Sync {
 
     /// `stopped` where the box does not run, `not_found` where there is none.
     async fn connect(&self, id: SandboxId) -> Result<Box<dyn Duplex>>;
+
+    /// Whether [`Provider::connect`] takes well under a millisecond, so that each body of a file may have a connection.
+    fn connects_cheaply(&self) -> bool {
+        true
+    }
 }

@@ -29,6 +29,10 @@ const MAX_LABELS: (usize, usize) = (64, 16 << 10);
 const MAX_MOUNTS: usize = 32;
 const MAX_PATH: usize = 4096;
 const MAX_WORD: usize = 512;
+/// Bytes of a sandbox's command.
+const MAX_COMMAND: usize = 64 << 10;
+/// Published ports of one sandbox.
+const MAX_PORTS: usize = 16;
 
 /// What a request asks to be kept with a sandbox has an end: rows are read again and again.
 pub fn wishes(ask: &CreateSandbox) -> Result<()> {
@@ -83,7 +87,35 @@ pub fn spec(spec: &SandboxSpec) -> Result<()> {
     {
         return Err(Error::invalid("a limit must be a number above zero"));
     }
+    command(spec.command.as_deref())?;
+    ports(&spec.ports)?;
     spec.volume.as_deref().map_or(Ok(()), volume)
+}
+
+fn command(command: Option<&[String]>) -> Result<()> {
+    let words = command.unwrap_or_default();
+    if words.first().is_some_and(String::is_empty) {
+        return Err(Error::invalid("`command` must begin with a program; leave it out to start none"));
+    }
+    if words.iter().any(|word| word.contains('\0')) {
+        return Err(Error::invalid("`command` cannot contain a zero byte"));
+    }
+    match words.iter().map(String::len).sum::<usize>() > MAX_COMMAND {
+        true => Err(too_large(format!("`command` has at most {MAX_COMMAND} bytes; put more into a script"))),
+        false => Ok(()),
+    }
+}
+
+fn ports(ports: &[u16]) -> Result<()> {
+    if ports.len() > MAX_PORTS {
+        return Err(too_large(format!("`ports` has at most {MAX_PORTS} entries")));
+    }
+    match ports.iter().enumerate().find(|(at, port)| **port == 0 || ports[..*at].contains(port)) {
+        Some((_, port)) => Err(Error::invalid(format!(
+            "`ports` has {port}, which is no port or is there twice; name each port of the sandbox once"
+        ))),
+        None => Ok(()),
+    }
 }
 
 /// Names of volumes become names of folders. With a dot within, none is taken for an id, nor for a file of ours.

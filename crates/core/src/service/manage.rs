@@ -147,7 +147,9 @@ impl SandboxService {
     pub async fn get(&self, account: AccountId, id: SandboxId) -> Result<Sandbox> {
         let row = self.row(account, id).await?;
         let info = self.sandboxes.get(id).await?;
-        Ok(self.seen(row, info))
+        let published = self.sandboxes.published(&info).await?;
+        let ports = published.into_iter().map(|(port, address)| (port, address.to_string())).collect();
+        Ok(Sandbox { ports, ..self.seen(row, info) })
     }
 
     /// What each row of a page of [`SandboxService::list`] takes in memory.
@@ -427,6 +429,10 @@ fn with_wishes(template: SandboxSpec, ask: &CreateSandbox) -> SandboxSpec {
     let new = ask.mounts.iter().filter(|mount| !spec.mounts.contains(mount)).cloned().collect::<Vec<_>>();
     spec.mounts.extend(new);
     spec.timeouts = ask.timeouts.or(spec.timeouts);
+    spec.command = ask.command.clone().or(spec.command);
+    let new = ask.ports.iter().filter(|port| !spec.ports.contains(port)).copied().collect::<Vec<_>>();
+    spec.ports.extend(new);
+    spec.read_only_root = ask.read_only_root.unwrap_or(spec.read_only_root);
     spec
 }
 

@@ -13,7 +13,7 @@ use seawall_api::{
 };
 use seawall_wire::{Duplex, Guest};
 use serde_json::{Map, Value};
-use std::sync::Arc;
+use std::{collections::BTreeMap, sync::Arc};
 
 /// The code of an error: a template that sandboxes were made by is gone.
 pub(crate) const NO_TEMPLATE: &str = "no_template";
@@ -161,6 +161,7 @@ impl SandboxService {
             template: row.template,
             unsynced: row.unsynced.map(|why| told(row.account_id, why)),
             metadata: row.metadata,
+            ports: BTreeMap::new(),
             last_used_at: row.last_used_at,
         }
     }

@@ -166,6 +166,10 @@ impl Provider for FaultyProvider {
         self.inner.watch().await
     }
 
+    fn connects_cheaply(&self) -> bool {
+        self.inner.connects_cheaply()
+    }
+
     async fn connect(&self, id: SandboxId) -> Result<Box<dyn Duplex>> {
         self.faults.meet(Op::Connect).await?;
         let connection = self.inner.connect(id).await?;

@@ -23,7 +23,7 @@ use seawall_api::{
     exec::{ExitReason, ExitStatus, StartProcess, WhenFull},
     files::{FileRef, ListDir, WriteFile, WriteMode},
     message::Attach,
-    sandbox::SandboxState,
+    sandbox::{SandboxState, WORKDIR},
 };
 use seawall_wire::{Guest, Process, ProcessOutput};
 use std::{sync::Arc, time::Duration};
@@ -166,6 +166,7 @@ impl Runner {
         if let (Some(git), Some(port)) = (&template.git, port) {
             start.env.extend(git.environment(port));
         }
+        start.cwd = Some(WORKDIR.to_owned());
         start.when_full = WhenFull::Block;
         start.timeout_ms = Some(u64::try_from(template.timeout().as_millis()).unwrap_or(u64::MAX));
         start.tag = Some("turn".to_owned());

@@ -24,7 +24,7 @@ use std::{
     os::unix::ffi::OsStrExt,
 };
 
-const DEFAULT_PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
+pub const DEFAULT_PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
 /// What the kernel would refuse anyway, with a better message.
 const MAX_ARGS_BYTES: usize = 1 << 20;
 
@@ -170,7 +170,7 @@ fn candidates(program: &str, env: &Environment) -> Outcome<Vec<CString>> {
 }
 
 fn directory(guest: &Guest, start: &StartProcess) -> Outcome<OwnedFd> {
-    let wanted = start.cwd.as_deref().unwrap_or("");
+    let wanted = start.cwd.as_deref().or(guest.config.workdir.as_deref()).unwrap_or("");
     let path = Clean::new(Root::Box, &FileName::from(wanted))?;
     path.open_dir(guest.root.as_fd())
         .map_err(|fault| Fault { message: format!("the working directory {}", fault.message), ..fault })

@@ -124,7 +124,9 @@ fn failed(start: &StartProcess, args: &[String], errno: i32, step: Step) -> Faul
         Step::Execute => return exec_fault(&args[0], errno),
         Step::Clone if errno == libc::EAGAIN => return too_many(),
         Step::Clone => "a new process".to_owned(),
-        Step::Directory => format!("the working directory {}", start.cwd.as_deref().unwrap_or("/work")),
+        Step::Directory => {
+            format!("the working directory {}", start.cwd.as_deref().unwrap_or("of the sandbox"))
+        }
         Step::User => format!("becoming {}", start.user.as_deref().unwrap_or("the sandbox's user")),
         Step::Terminal => "the terminal".to_owned(),
     };

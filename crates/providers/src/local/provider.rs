@@ -2,7 +2,7 @@
 
 use super::{folder::Folders, launch};
 use crate::{
-    boxes::{Boxes, Held, Intent, io_error, no_box, refuse_damaged},
+    boxes::{Boxes, Held, Intent, io_error, no_box, refuse_damaged, refuse_image_options},
     dial::dial,
     off_thread, volumes,
     watch::{self, Truth},
@@ -76,6 +76,7 @@ impl Truth for Folders {
 }
 
 fn check_spec(spec: &SandboxSpec) -> Result<()> {
+    refuse_image_options("local", spec)?;
     if let Some(image) = spec.image.as_deref().filter(|image| *image != "host") {
         return Err(Error::invalid(format!(
             "the provider `local` has no images, so it cannot use `{image}`; leave the image out"

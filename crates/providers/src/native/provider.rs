@@ -9,7 +9,7 @@ use super::{
     mounts::{HostFolders, Mounts},
 };
 use crate::{
-    boxes::{Boxes, Held, Intent, io_error, no_box, refuse_damaged},
+    boxes::{Boxes, Held, Intent, io_error, no_box, refuse_damaged, refuse_image_options},
     dial::dial,
     off_thread, short_work, volumes,
     watch::{self, Truth},
@@ -103,10 +103,9 @@ impl Inner {
         info
     }
 
-    /// Groups of this installation whose box has no folder any more, with what lives in them: somebody removed the
-    /// folder. A box's folder is made before its group and goes after it, so nobody is just making or removing one.
+    /// Kills the processes of groups whose box's folder was removed. A folder outlives its group, so no call is at work.
     fn end_orphans(&self) {
-        // A disk that is not mounted, or does not answer, is no folder that somebody removed.
+        // An error does not show that a folder was removed.
         let is_there = |path: &Path| std::fs::exists(path).unwrap_or(true);
         if !self.folders.boxes.path.is_dir() {
             return;
@@ -182,6 +181,7 @@ impl NativeProvider {
                 "the provider `native` has the image `host` only, so it cannot use `{image}`; leave it out"
             )));
         }
+        refuse_image_options("native", spec)?;
         self.inner.host_folders.resolve(&spec.mounts)?;
         self.inner.bounds.check(&spec.limits)
     }

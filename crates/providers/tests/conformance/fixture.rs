@@ -5,11 +5,12 @@ use async_trait::async_trait;
 use seawall_api::SandboxId;
 use seawall_core::ports::Provider;
 use seawall_providers::{
+    docker::{DockerProvider, DockerSettings},
     local::LocalProvider,
     mock::MockProvider,
     native::{NativeProvider, NativeSettings},
 };
-use std::{fs, process::Command, sync::Arc};
+use std::{env, fs, process::Command, sync::Arc};
 use tempfile::TempDir;
 
 #[async_trait]
@@ -22,6 +23,12 @@ pub trait Fixture: Send + Sync {
     /// Another installation beside this one. What holds its substrate comes with it.
     fn elsewhere(&self) -> Result<Arc<dyn Fixture>>;
 
+    /// Whether boxes have python3. Those without an image of their own see the host's.
+    fn has_python(&self) -> bool {
+        let found = Command::new("python3").arg("-c").arg("").status();
+        found.is_ok_and(|status| status.success())
+    }
+
     /// Ends the guest of a box at once, as a crash would.
     async fn crash_guest(&self, id: SandboxId) -> Result<()>;
 
@@ -31,12 +38,88 @@ pub trait Fixture: Send + Sync {
 
 pub type MakeFixture = fn() -> Result<Arc<dyn Fixture>>;
 
-pub fn all() -> [(&'static str, MakeFixture); 3] {
-    [
+pub fn all() -> Vec<(&'static str, MakeFixture)> {
+    let mut all: Vec<(&'static str, MakeFixture)> = vec![
         ("mock", || Ok(Arc::new(Mock::new()))),
         ("local", || Ok(Arc::new(Local::new()?))),
         ("native", || Ok(Arc::new(Native::new()?))),
-    ]
+    ];
+    if env::var_os(DOCKER).is_some() {
+        all.push(("docker", || Ok(Arc::new(Docker::new(DOCKER, DEBIAN)?))));
+    }
+    if env::var_os(DOCKER_TCP).is_some() {
+        all.push(("docker_tcp", || Ok(Arc::new(Docker::new(DOCKER_TCP, DEBIAN)?))));
+        all.push(("docker_busybox", || Ok(Arc::new(Docker::new(DOCKER, "seawall-test/busybox")?))));
+    }
+    all
+}
+
+/// An image with python3, which `scripts/docker` makes.
+const DEBIAN: &str = "seawall-test/debian";
+/// The address of a Docker daemon's socket.
+const DOCKER: &str = "SEAWALL_TEST_DOCKER";
+/// The address of the same daemon on the network, for the longer suite.
+const DOCKER_TCP: &str = "SEAWALL_TEST_DOCKER_TCP";
+
+/// Why providers are missing from the suite.
+pub fn skipped() -> Option<String> {
+    let set = |name| env::var_os(name).is_some();
+    match (set(DOCKER), set(DOCKER_TCP)) {
+        (false, _) => Some(format!("skipped docker: {DOCKER} names no daemon")),
+        (true, false) => Some("skipped docker_tcp, docker_busybox: `make test-docker` runs them".to_owned()),
+        (true, true) => None,
+    }
+}
+
+struct Docker {
+    provider: Arc<DockerProvider>,
+    data: TempDir,
+    installation: String,
+    settings: DockerSettings,
+}
+
+impl Docker {
+    fn new(variable: &str, image: &str) -> Result<Self> {
+        let host = env::var(variable).with_context(|| format!("{variable} is not set"))?;
+        Docker::open(DockerSettings {
+            host: Some(host),
+            image: Some(image.to_owned()),
+            ..DockerSettings::default()
+        })
+    }
+
+    fn open(settings: DockerSettings) -> Result<Self> {
+        let (data, installation) = (TempDir::new()?, SandboxId::generate().to_string());
+        let provider = Arc::new(DockerProvider::open(data.path(), &installation, settings.clone())?);
+        Ok(Docker { provider, data, installation, settings })
+    }
+}
+
+#[async_trait]
+impl Fixture for Docker {
+    fn provider(&self) -> Arc<dyn Provider> {
+        self.provider.clone()
+    }
+
+    fn reopen(&self) -> Result<Arc<dyn Provider>> {
+        Ok(Arc::new(DockerProvider::open(self.data.path(), &self.installation, self.settings.clone())?))
+    }
+
+    fn elsewhere(&self) -> Result<Arc<dyn Fixture>> {
+        Ok(Arc::new(Docker::open(self.settings.clone())?))
+    }
+
+    fn has_python(&self) -> bool {
+        self.settings.image.as_deref() == Some(DEBIAN)
+    }
+
+    async fn crash_guest(&self, id: SandboxId) -> Result<()> {
+        kill(self.provider(), id).await
+    }
+
+    fn alive(&self, argument: &str) -> Vec<u32> {
+        with_argument(argument)
+    }
 }
 
 struct Mock {

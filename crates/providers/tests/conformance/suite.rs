@@ -68,12 +68,12 @@ pub enum Need {
     NoImages,
     /// The suite itself runs as root.
     Root,
-    /// The host has python3 (a box of plain processes sees it).
+    /// The box has python3.
     Python,
 }
 
 impl Need {
-    fn missing(self, can: &Capabilities) -> Option<String> {
+    fn missing(self, can: &Capabilities, python: bool) -> Option<String> {
         let (met, name) = match self {
             Need::Durable => (can.durable, "durable"),
             Need::Programs => (can.programs, "programs"),
@@ -84,15 +84,10 @@ impl Need {
             Need::Users => (can.users, "users"),
             Need::NoImages => return can.images.then(|| "it takes images".into()),
             Need::Root => return (!rustix::process::getuid().is_root()).then(|| "not root".into()),
-            Need::Python => return (!has_python()).then(|| "no python3".into()),
+            Need::Python => return (!python).then(|| "no python3".into()),
         };
         (!met).then(|| format!("capability: {name}"))
     }
-}
-
-fn has_python() -> bool {
-    let found = std::process::Command::new("python3").arg("-c").arg("").status();
-    found.is_ok_and(|status| status.success())
 }
 
 /// A case that finds only while it runs that it cannot be shown here.
@@ -185,13 +180,13 @@ fn all_cases() -> Vec<Case> {
 }
 
 pub fn trials(provider: &'static str, make: MakeFixture) -> Vec<Trial> {
-    let can = match capabilities(make) {
-        Ok(can) => can,
+    let (can, python) = match capabilities(make) {
+        Ok(found) => found,
         Err(error) => return vec![broken(provider, &error)],
     };
     let trial = |case: Case| {
         let name = format!("{provider}::{}::{}", case.group, case.name);
-        let missing = case.needs.iter().find_map(|need| need.missing(&can));
+        let missing = case.needs.iter().find_map(|need| need.missing(&can, python));
         let (id, ignored) = (name.clone(), missing.is_some());
         if let Some(why) = missing {
             tally(provider, |tally| tally.skipped.push((name.clone(), why)));
@@ -217,8 +212,12 @@ fn workers() -> Result<runtime::Runtime> {
     Ok(runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?)
 }
 
-fn capabilities(make: MakeFixture) -> Result<Capabilities> {
-    workers()?.block_on(async { Ok(make()?.provider().capabilities()) })
+/// What a provider can do, and whether its boxes have python3.
+fn capabilities(make: MakeFixture) -> Result<(Capabilities, bool)> {
+    workers()?.block_on(async {
+        let fixture = make()?;
+        Ok((fixture.provider().capabilities(), fixture.has_python()))
+    })
 }
 
 fn run_case(run: Run, make: MakeFixture) -> Result<()> {

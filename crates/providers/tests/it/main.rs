@@ -3,6 +3,7 @@
 #![allow(clippy::expect_used, clippy::unwrap_used)] // Helpers beside the tests are tests too.
 
 mod alone;
+mod docker;
 mod limits;
 mod native;
 mod turns;

@@ -72,7 +72,15 @@ impl Rounds {
             let services = services.clone();
             async move { services.finish_deletions().await }
         });
-        tokio::join!(sweeping, reaping, watching, carrying, taking_up, retaining, tidying, deleting);
+        let following = async {
+            tokio::select! {
+                () = sandboxes.follow() => {}
+                () = stop.cancelled() => {}
+            }
+        };
+        tokio::join!(
+            following, sweeping, reaping, watching, carrying, taking_up, retaining, tidying, deleting
+        );
     }
 }
 

@@ -1,0 +1,77 @@
+//! The provider `docker` from end to end on the real binary: what a user does first.
+
+use crate::world::{World, stderr, stdout};
+use std::{fs, io::Write};
+
+const IMAGE: &str = "seawall-test/debian";
+
+/// A data folder whose sandboxes are containers. None where there is no daemon; the test is skipped, and says so.
+pub fn world(test: &str) -> Option<World> {
+    let Ok(host) = std::env::var("SEAWALL_TEST_DOCKER") else {
+        let required = std::env::var("SEAWALL_TEST_REQUIRE").is_ok_and(|what| what == "all");
+        assert!(!required, "SEAWALL_TEST_DOCKER names no daemon: see scripts/docker");
+        // Not captured, so that it is counted.
+        let _ = writeln!(std::io::stderr(), "skipped docker::{test}: SEAWALL_TEST_DOCKER names no daemon");
+        return None;
+    };
+    let world = World::new();
+    let settings = format!("provider = \"docker\"\n[docker]\nhost = \"{host}\"\nimage = \"{IMAGE}\"\n");
+    fs::write(world.data().join("seawall.toml"), settings).unwrap();
+    Some(world)
+}
+
+#[test]
+fn p2_a_container_is_made_used_and_removed() {
+    let Some(world) = world("p2_a_container_is_made_used_and_removed") else { return };
+    let id = world.ok(["create", "--name", "box", "--label", "team=red"]).trim().to_owned();
+    assert_eq!(world.ok(["exec", "box", "--", "cat", "/etc/hostname"]), "sandbox\n");
+    let body = "line\n".repeat(100_000);
+    fs::write(world.data().join("in"), &body).unwrap();
+    world.ok(["cp", "in", "box:out"]);
+    assert_eq!(world.ok(["exec", "box", "--", "wc", "-l", "/work/out"]), "100000 /work/out\n");
+    world.ok(["cp", "box:out", "back"]);
+    assert_eq!(fs::read_to_string(world.data().join("back")).unwrap(), body);
+    let shown = world.json(["inspect", "box"]);
+    assert_eq!((&shown["provider"], &shown["state"]), (&"docker".into(), &"running".into()));
+    assert_eq!(shown["volume"], format!("seawall-data-{id}"));
+    world.ok(["stop", "box"]);
+    assert!(world.ok(["ls"]).contains("stopped"));
+    world.ok(["start", "box"]);
+    assert_eq!(world.ok(["exec", "box", "--", "ls"]), "out\n");
+    world.ok(["rm", "-f", "--volumes", "box"]);
+    assert!(world.is_empty());
+}
+
+#[test]
+fn p2_a_turn_runs_in_a_container_and_its_files_outlive_it() {
+    let Some(world) = world("p2_a_turn_runs_in_a_container") else { return };
+    let conversation = seawall_api::ConversationId::generate().to_string();
+    let say = |prompt: &str| {
+        let output = world.seawall(["chat", "-c", &conversation, prompt]);
+        assert!(output.status.success(), "{}", stderr(&output));
+        stdout(&output)
+    };
+    assert_eq!(say("echo hello > greeting; pwd"), "/work\n");
+    let sandbox = world.ok(["ls", "-q"]).trim().to_owned();
+    world.ok(["rm", "-f", "--volumes", &sandbox]);
+    assert_eq!(say("cat greeting"), "hello\n");
+}
+
+#[test]
+fn a_daemon_that_is_not_there_is_named_with_what_to_do() {
+    let world = World::new();
+    let settings = "provider = \"docker\"\n[docker]\nhost = \"unix:///no/such.sock\"\nimage = \"debian\"\n";
+    fs::write(world.data().join("seawall.toml"), settings).unwrap();
+    let output = world.seawall(["create"]);
+    assert!(!output.status.success());
+    let said = stderr(&output);
+    assert!(said.contains("unix:///no/such.sock") && said.contains("is it running"), "{said}");
+}
+
+#[test]
+fn an_installation_without_containers_needs_no_daemon() {
+    let world = World::new();
+    let output = world.command().env("DOCKER_HOST", "unix:///no/such.sock").args(["ls"]).output().unwrap();
+    assert!(output.status.success(), "{}", stderr(&output));
+    assert_eq!(stderr(&output), "");
+}

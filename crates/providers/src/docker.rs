@@ -1,0 +1,29 @@
+//! Containers of a Docker daemon.
+//!
+//! The container is the record: its labels hold the specification of the box, and its state is the box's state. The
+//! host keeps a folder for each container ([`folders`]), and recreates a missing one.
+//!
+//! - [`daemon`]: the connection to the daemon, and its errors in the terms of the contract.
+//! - [`labels`]: names and labels of containers and volumes.
+//! - [`container`]: what a container is created with.
+//! - [`state`]: what the daemon reports of a container, as a box.
+//! - [`program`]: the guest, in a volume of its own.
+//! - [`sockets`], [`exec_stream`]: the two transports of the wire.
+
+mod address;
+mod container;
+mod daemon;
+mod events;
+mod exec_stream;
+mod folders;
+mod image;
+mod labels;
+mod make;
+mod program;
+mod provider;
+mod run;
+mod sockets;
+mod state;
+mod volumes;
+
+pub use provider::{DockerProvider, DockerSettings, Transport};

@@ -1,0 +1,65 @@
+//! Names and labels of what this provider makes.
+
+use seawall_api::{AccountId, SandboxId, sandbox::SandboxSpec};
+use seawall_core::{Error, Result};
+use std::collections::HashMap;
+
+pub const SANDBOX: &str = "seawall.sandbox";
+pub const SESSION: &str = "seawall.session";
+pub const ACCOUNT: &str = "seawall.account";
+pub const INSTALLATION: &str = "seawall.installation";
+pub const SPEC: &str = "seawall.spec";
+/// The name of the volume as the service uses it.
+pub const VOLUME: &str = "seawall.volume";
+/// Marks the volumes that hold guests. They belong to no installation.
+pub const GUEST: &str = "seawall.guest";
+
+pub type Labels = HashMap<String, String>;
+
+pub fn container_name(id: SandboxId) -> String {
+    format!("seawall-{id}")
+}
+
+/// The data volume with the name that [`SandboxSpec::volume_of`] returns. Ids are unique on a daemon that several
+/// installations use. The names of volumes that sandboxes share are not, so they carry the installation.
+pub fn volume_name(volume: &str, installation: &str) -> String {
+    match volume.parse::<SandboxId>() {
+        Ok(_) => format!("seawall-data-{volume}"),
+        Err(_) => format!("seawall-data-{installation}-{volume}"),
+    }
+}
+
+/// The labels of a sandbox's container: the user's, and ours.
+pub fn of_container(
+    id: SandboxId,
+    spec: &SandboxSpec,
+    account: AccountId,
+    installation: &str,
+) -> Result<Labels> {
+    let spec_text = serde_json::to_string(spec)
+        .map_err(|error| Error::internal("the specification of a sandbox").with_source(error))?;
+    let ours = [
+        (SANDBOX, id.to_string()),
+        (SESSION, id.to_string()),
+        (ACCOUNT, account.to_string()),
+        (INSTALLATION, installation.to_owned()),
+        (SPEC, spec_text),
+    ];
+    let users = spec.labels.iter().map(|(key, value)| (key.clone(), value.clone()));
+    Ok(users.chain(ours.map(|(key, value)| (key.to_owned(), value))).collect())
+}
+
+/// The labels of a data volume.
+pub fn of_volume(volume: &str, account: AccountId, installation: &str) -> Labels {
+    let labels = [
+        (VOLUME, volume.to_owned()),
+        (ACCOUNT, account.to_string()),
+        (INSTALLATION, installation.to_owned()),
+    ];
+    labels.map(|(key, value)| (key.to_owned(), value)).into()
+}
+
+/// The filter for what belongs to an installation.
+pub fn filter(installation: &str) -> HashMap<String, Vec<String>> {
+    HashMap::from([("label".to_owned(), vec![format!("{INSTALLATION}={installation}")])])
+}

@@ -1,0 +1,212 @@
+//! Creating the container of a sandbox.
+
+use super::{
+    container::Plan,
+    daemon::is_conflict,
+    image,
+    labels::container_name,
+    program,
+    provider::{DockerProvider, FOREIGN},
+    run::DAEMON_PATIENCE,
+    volumes,
+};
+use crate::boxes::io_error;
+use bollard::query_parameters::CreateContainerOptionsBuilder;
+use rustix::fd::{AsRawFd, OwnedFd};
+use seawall_api::{AccountId, ErrorKind, SandboxId, sandbox::SandboxSpec};
+use seawall_core::{Error, Result, ports::BoxInfo};
+use std::{
+    fs,
+    path::{Path, PathBuf},
+    time::Duration,
+};
+use tokio::time::{Instant, sleep};
+
+/// The pause before another attempt to create a container whose name the daemon has reserved.
+const CONFLICT_PAUSE: Duration = Duration::from_millis(20);
+
+impl DockerProvider {
+    /// Returns the name of the image: that of the specification, or the operator's default.
+    pub(super) fn image_of<'a>(&'a self, spec: &'a SandboxSpec) -> Result<&'a str> {
+        spec.image.as_deref().or(self.inner.settings.image.as_deref()).ok_or_else(|| {
+            Error::invalid(
+                "the provider `docker` needs an image: name one with --image, or set `image` in section [docker] of \
+                 seawall.toml",
+            )
+        })
+    }
+
+    /// Accounts other than the operator's have the images that the operator lists: the daemon pulls from any address that
+    /// a name holds, and with the operator's credentials.
+    pub(super) fn check_image(&self, spec: &SandboxSpec, account: AccountId) -> Result<()> {
+        let settings = &self.inner.settings;
+        let Some(image) = spec.image.as_ref().filter(|_| account != AccountId::LOCAL) else { return Ok(()) };
+        match settings.image.as_ref() == Some(image) || settings.images.iter().any(|pattern| matches(pattern, image)) {
+            true => Ok(()),
+            false => Err(Error::new(
+                ErrorKind::Denied,
+                format!("the image `{image}` is not allowed here; the operator can list it in `images` of section [docker]"),
+            )
+            .with_code("image_denied")),
+        }
+    }
+
+    pub(super) fn check_spec(&self, spec: &SandboxSpec) -> Result<()> {
+        self.image_of(spec)?;
+        let limits = &spec.limits;
+        let unenforceable = [
+            ("disk_mb", limits.disk_mb.is_some()),
+            ("disk_io_mb_s", limits.disk_io_mb_s.is_some()),
+            ("disk_iops", limits.disk_iops.is_some()),
+        ];
+        match unenforceable.iter().find(|(_, asked)| *asked) {
+            Some((name, _)) => Err(Error::new(
+                ErrorKind::LimitUnenforceable,
+                format!(
+                    "the provider `docker` cannot enforce `{name}` here; leave it out, or use the provider `native`"
+                ),
+            )),
+            None => Ok(()),
+        }
+    }
+
+    /// Makes sure that the daemon has the guest. `anew` looks although an earlier look found it.
+    pub(super) async fn ensure_program(&self, image: &str, anew: bool) -> Result<()> {
+        let mut is_there = self.inner.program.lock().await;
+        if anew || !*is_there {
+            program::ensure(&self.inner.daemon, image).await?;
+            *is_there = true;
+        }
+        Ok(())
+    }
+
+    pub(super) async fn plan(
+        &self,
+        id: SandboxId,
+        spec: &SandboxSpec,
+        account: AccountId,
+    ) -> Result<BoxInfo> {
+        let image_name = self.image_of(spec)?;
+        let image = image::find(&self.inner.daemon, image_name).await?;
+        self.ensure_program(image_name, false).await?;
+        volumes::check_owner(&self.inner.daemon, &self.inner.installation, &spec.volume_of(id)).await?;
+        let hosts = match self.may_use_sockets() {
+            true => Some(self.inner.folders.make(id)?),
+            false => None,
+        };
+        let plan = Plan {
+            id,
+            spec,
+            account,
+            installation: &self.inner.installation,
+            image_name,
+            image: &image,
+            hosts: hosts.as_deref(),
+            folders: self.folders(spec)?,
+            defaults: self.inner.settings.defaults,
+        };
+        let options = CreateContainerOptionsBuilder::default().name(&container_name(id)).build();
+        let (daemon, body) = (&self.inner.daemon, plan.body()?);
+        let give_up = Instant::now() + DAEMON_PATIENCE;
+        loop {
+            let made = daemon.docker().await?.create_container(Some(options.clone()), body.clone()).await;
+            match made {
+                Ok(made) => {
+                    self.check_warnings(id, spec, &made.warnings).await?;
+                    return Ok(self.inspect(id).await?.info);
+                }
+                // The daemon reserves a name before its container can be found, and frees it after the container is gone.
+                Err(error) if is_conflict(&error) => match self.existing(id, spec).await {
+                    Err(error) if error.kind() == ErrorKind::NotFound && Instant::now() < give_up => {
+                        sleep(CONFLICT_PAUSE).await;
+                    }
+                    found => return found,
+                },
+                Err(error) => return Err(daemon.failed(&format!("creating sandbox {id}"), error)),
+            }
+        }
+    }
+
+    /// Refuses a container whose limits the daemon reports that it does not enforce.
+    pub(super) async fn check_warnings(
+        &self,
+        id: SandboxId,
+        spec: &SandboxSpec,
+        warnings: &[String],
+    ) -> Result<()> {
+        let limits = &spec.limits;
+        let asked = limits.cpus.is_some() || limits.memory_mb.is_some() || limits.max_processes.is_some();
+        match warnings.iter().find(|warning| warning.contains("limit") || warning.contains("CPU")) {
+            Some(warning) if asked => {
+                self.remove_container(id).await?;
+                let message = format!("the Docker daemon cannot enforce a limit: {}", warning.trim());
+                Err(Error::new(ErrorKind::LimitUnenforceable, message))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// The folders of this machine that a specification names, resolved.
+    pub(super) fn folders(&self, spec: &SandboxSpec) -> Result<Vec<(PathBuf, String, bool)>> {
+        if spec.mounts.is_empty() {
+            return Ok(Vec::new());
+        }
+        if !self.may_use_sockets() {
+            return Err(Error::new(
+                ErrorKind::Unsupported,
+                "the Docker daemon is on another machine, which does not have the folders of this one; leave the mounts out",
+            ));
+        }
+        let resolved = self.inner.host_folders.resolve(&spec.mounts)?;
+        let path = |fd: &OwnedFd| fs::read_link(format!("/proc/self/fd/{}", fd.as_raw_fd()));
+        resolved
+            .into_iter()
+            .map(|(folder, fd)| {
+                let source = path(&fd).map_err(|error| io_error(Path::new(&folder.target), error))?;
+                Ok((source, folder.target, folder.writable))
+            })
+            .collect()
+    }
+
+    /// Returns the existing box of a sandbox if it has the same specification.
+    pub(super) async fn existing(&self, id: SandboxId, spec: &SandboxSpec) -> Result<BoxInfo> {
+        match self.inspect(id).await {
+            Ok(found) if found.info.spec == *spec => Ok(found.info),
+            Ok(_) => Err(Error::conflict(format!("a box for {id} exists with another spec"))),
+            Err(error) if error.code() == FOREIGN => Err(Error::conflict(format!(
+                "the Docker daemon has a container {} that is not of this installation",
+                container_name(id)
+            ))),
+            Err(error) => Err(error),
+        }
+    }
+}
+
+/// Whether a name matches a pattern, in which `*` matches any text.
+fn matches(pattern: &str, name: &str) -> bool {
+    match pattern.split_once('*') {
+        None => pattern == name,
+        Some((start, rest)) => name.strip_prefix(start).is_some_and(|name| {
+            (0..=name.len()).any(|at| name.get(at..).is_some_and(|end| matches(rest, end)))
+        }),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn patterns_of_images() {
+        for (pattern, name, matching) in [
+            ("debian:12", "debian:12", true),
+            ("debian:12", "debian:12.1", false),
+            ("debian:*", "debian:12", true),
+            ("registry.example/*/tools:*", "registry.example/team/tools:1", true),
+            ("registry.example/*", "evil.example/registry.example/x", false),
+            ("*", "anything", true),
+        ] {
+            assert_eq!(matches(pattern, name), matching, "{pattern} {name}");
+        }
+    }
+}

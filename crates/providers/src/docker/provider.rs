@@ -1,0 +1,376 @@
+//! The provider itself: containers behind the contract.
+
+use super::{
+    daemon::{Daemon, is_missing},
+    events,
+    folders::Folders,
+    labels::{self, container_name},
+    sockets::Socket,
+    state, volumes,
+};
+use crate::{
+    boxes::{io_error, no_box, refuse_damaged},
+    native::{Defaults, HostFolders, Mounts},
+    off_thread,
+};
+use async_trait::async_trait;
+use bollard::{
+    models::ContainerInspectResponse,
+    query_parameters::{InspectContainerOptions, ListContainersOptionsBuilder},
+};
+use futures::StreamExt;
+use seawall_api::{
+    AccountId, ErrorKind, SandboxId,
+    sandbox::{EndReason, Limits, SandboxSpec},
+};
+use seawall_core::{
+    Error, Result,
+    ports::{
+        AccountTotals, BoxEvents, BoxInfo, BoxState, Capabilities, LimitKinds, Provider, VolumeInfo, Volumes,
+    },
+};
+use seawall_wire::Duplex;
+use std::{
+    fmt, fs,
+    path::{Path, PathBuf},
+    sync::Arc,
+    time::Duration,
+};
+use tokio::sync::{Mutex, watch};
+
+/// Containers that are inspected at the same time.
+const INSPECTIONS: usize = 8;
+
+/// The code of the error of a container that another installation has.
+pub(super) const FOREIGN: &str = "foreign_container";
+
+/// How the wire reaches a guest.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Transport {
+    /// Sockets where the daemon is a local socket and runs its containers on this machine, else exec.
+    #[default]
+    Auto,
+    /// Sockets in a folder that is mounted into the container.
+    Sockets,
+    /// The stdio of a process that the daemon runs in the container.
+    Exec,
+}
+
+/// Settings of the operator.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub struct DockerSettings {
+    /// The daemon's address. `None` means `DOCKER_HOST`, the Docker context, or the default socket.
+    pub host: Option<String>,
+    /// The image of sandboxes that name none.
+    pub image: Option<String>,
+    /// Patterns of the images that accounts other than the operator's may name. `*` matches any text.
+    pub images: Vec<String>,
+    pub transport: Transport,
+    pub defaults: Defaults,
+    /// Folders of this machine that sandboxes may be given.
+    pub mounts: Mounts,
+}
+
+#[derive(Clone)]
+pub struct DockerProvider {
+    pub(super) inner: Arc<Inner>,
+}
+
+pub(super) struct Inner {
+    pub(super) daemon: Daemon,
+    pub(super) settings: DockerSettings,
+    /// A random name of this data folder among all that use the daemon.
+    pub(super) installation: String,
+    /// The file that exists once this installation has made a container.
+    pub(super) mark: PathBuf,
+    /// Whether this installation has made a container. One that has not needs no daemon.
+    pub(super) used: watch::Sender<bool>,
+    pub(super) folders: Folders,
+    pub(super) host_folders: HostFolders,
+    /// Held while the volume of the guest is made. True once it was.
+    pub(super) program: Mutex<bool>,
+}
+
+/// A container as it is now.
+pub struct Found {
+    pub info: BoxInfo,
+    pub(super) container: String,
+}
+
+impl fmt::Debug for DockerProvider {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("DockerProvider").field("daemon", &self.inner.daemon.address).finish_non_exhaustive()
+    }
+}
+
+impl DockerProvider {
+    /// The containers of a data folder, which `installation` names. The daemon is first spoken to when it is needed.
+    pub fn open(data: &Path, installation: &str, settings: DockerSettings) -> Result<DockerProvider> {
+        let root = data.join("docker");
+        crate::boxes::make_private(&root).map_err(|error| io_error(&root, error))?;
+        let mark = root.join("used");
+        let inner = Inner {
+            daemon: Daemon::new(settings.host.as_deref())?,
+            installation: installation.to_owned(),
+            used: watch::Sender::new(mark.exists()),
+            mark,
+            folders: Folders::open(data)?,
+            host_folders: HostFolders::new(data, settings.mounts.clone())?,
+            program: Mutex::new(false),
+            settings,
+        };
+        Ok(DockerProvider { inner: Arc::new(inner) })
+    }
+
+    pub(super) fn daemon(&self) -> &Daemon {
+        &self.inner.daemon
+    }
+
+    pub(super) fn installation(&self) -> &str {
+        &self.inner.installation
+    }
+
+    /// Whether the wire may use sockets in a folder. A daemon behind a network address is on another machine.
+    pub(super) fn may_use_sockets(&self) -> bool {
+        match self.inner.settings.transport {
+            Transport::Auto => self.inner.daemon.address.socket().is_some(),
+            Transport::Sockets => true,
+            Transport::Exec => false,
+        }
+    }
+
+    /// Every box of this installation.
+    pub(super) async fn boxes(&self) -> Result<Vec<BoxInfo>> {
+        let ids = self.container_ids().await?;
+        let inspections = ids.into_iter().map(|id| self.inspect(id));
+        let found: Vec<Result<Found>> =
+            futures::stream::iter(inspections).buffered(INSPECTIONS).collect().await;
+        let present = found.into_iter().filter(|found| match found {
+            // Another call removed the container after it was listed.
+            Err(error) => error.kind() != ErrorKind::NotFound,
+            Ok(_) => true,
+        });
+        present.map(|found| found.map(|found| found.info)).collect()
+    }
+
+    async fn container_ids(&self) -> Result<Vec<SandboxId>> {
+        if !self.is_used() {
+            return Ok(Vec::new());
+        }
+        let filters = labels::filter(&self.inner.installation);
+        let options = ListContainersOptionsBuilder::default().all(true).filters(&filters).build();
+        let daemon = &self.inner.daemon;
+        let found = daemon.docker().await?.list_containers(Some(options)).await;
+        let found = found.map_err(|error| daemon.failed("the containers", error))?;
+        let id = |labels: labels::Labels| labels.get(labels::SANDBOX)?.parse().ok();
+        let mut ids: Vec<SandboxId> = found.into_iter().filter_map(|one| id(one.labels?)).collect();
+        ids.sort();
+        Ok(ids)
+    }
+
+    /// A container of this installation; `not_found` where there is none.
+    pub(super) async fn inspect(&self, id: SandboxId) -> Result<Found> {
+        if !self.is_used() {
+            return Err(no_box(id));
+        }
+        let daemon = &self.inner.daemon;
+        let found = daemon
+            .docker()
+            .await?
+            .inspect_container(&container_name(id), None::<InspectContainerOptions>)
+            .await;
+        let found = match found {
+            Ok(found) => found,
+            Err(error) if is_missing(&error) => return Err(no_box(id)),
+            Err(error) => return Err(daemon.failed(&format!("sandbox {id}"), error)),
+        };
+        self.ours(id, found)
+    }
+
+    fn ours(&self, id: SandboxId, found: ContainerInspectResponse) -> Result<Found> {
+        let installation = state::labels_of(&found).and_then(|labels| labels.get(labels::INSTALLATION));
+        if installation != Some(&self.inner.installation) {
+            return Err(no_box(id).with_code(FOREIGN));
+        }
+        let mut info = state::box_of(&found).ok_or_else(|| no_box(id))?;
+        if let (Some(EndReason::Failed(_)), Some(end)) = (&info.reason, self.inner.folders.end(id)) {
+            info.reason = Some(end);
+        }
+        Ok(Found { info, container: found.id.unwrap_or_default() })
+    }
+
+    /// Notes that this installation has containers, before the first is made.
+    fn note_use(&self) -> Result<()> {
+        if !self.is_used() {
+            let mark = &self.inner.mark;
+            fs::write(mark, "").map_err(|error| io_error(mark, error))?;
+            self.inner.used.send_replace(true);
+        }
+        Ok(())
+    }
+
+    pub(super) fn is_used(&self) -> bool {
+        *self.inner.used.borrow()
+    }
+
+    /// Waits until this installation has made a container.
+    pub(super) async fn wait_until_used(&self) {
+        // The sender lives as long as this provider.
+        let _ = self.inner.used.subscribe().wait_for(|used| *used).await;
+    }
+}
+
+#[async_trait]
+impl Provider for DockerProvider {
+    fn name(&self) -> &'static str {
+        "docker"
+    }
+
+    fn capabilities(&self) -> Capabilities {
+        Capabilities {
+            isolation: true,
+            durable: true,
+            programs: true,
+            terminals: true,
+            tunnels: true,
+            file_watch: true,
+            file_meta: true,
+            images: true,
+            users: true,
+            pause: false,
+            snapshot: false,
+            fork: false,
+            gpu: false,
+            transparent_egress: false,
+            limits: LimitKinds { cpus: true, memory: true, processes: true, disk: false, disk_io: false },
+        }
+    }
+
+    fn default_limits(&self) -> Limits {
+        let defaults = &self.inner.settings.defaults;
+        Limits {
+            cpus: Some(defaults.cpus),
+            memory_mb: Some(defaults.memory_mb),
+            max_processes: Some(defaults.max_processes),
+            ..Limits::default()
+        }
+    }
+
+    async fn check(&self) -> Result<()> {
+        let daemon = &self.inner.daemon;
+        let answer = daemon.docker().await?.ping().await;
+        answer.map(drop).map_err(|error| daemon.failed("the Docker daemon", error))
+    }
+
+    async fn create(&self, id: SandboxId, spec: &SandboxSpec, account: AccountId) -> Result<BoxInfo> {
+        self.check_spec(spec)?;
+        self.check_image(spec, account)?;
+        self.note_use()?;
+        match self.inspect(id).await {
+            Ok(_) => self.existing(id, spec).await,
+            Err(error) if error.kind() == ErrorKind::NotFound => self.plan(id, spec, account).await,
+            Err(error) => Err(error),
+        }
+    }
+
+    async fn set_account_totals(&self, account: AccountId, totals: &AccountTotals) -> Result<()> {
+        match account == AccountId::LOCAL || *totals == AccountTotals::default() {
+            true => Ok(()),
+            false => Err(Error::new(
+                ErrorKind::LimitUnenforceable,
+                "the provider `docker` holds each sandbox to its limits, and not yet an account to its totals",
+            )),
+        }
+    }
+
+    async fn start(&self, id: SandboxId) -> Result<BoxInfo> {
+        let found = self.inspect(id).await?;
+        if found.info.state == BoxState::Running {
+            return Ok(found.info);
+        }
+        refuse_damaged(&found.info)?;
+        if found.info.state == BoxState::Paused {
+            let docker = self.inner.daemon.docker().await?;
+            let name = container_name(id);
+            let failed = |error| self.inner.daemon.failed(&format!("continuing sandbox {id}"), error);
+            docker.unpause_container(&name).await.map_err(failed)?;
+            return Ok(self.inspect(id).await?.info);
+        }
+        self.inner.folders.forget_end(id)?;
+        // The guest dials while the daemon still answers, so the socket is made first.
+        let socket = match self.may_use_sockets() {
+            true => {
+                let folder = self.inner.folders.make(id)?;
+                Some(Socket::bind(&folder).map_err(|error| io_error(&folder, error))?)
+            }
+            false => None,
+        };
+        self.start_container(&found).await?;
+        let started = self.wait_for_guest(id, socket).await?;
+        self.check_folders(&started).await?;
+        Ok(started.info)
+    }
+
+    async fn stop(&self, id: SandboxId, grace: Duration) -> Result<()> {
+        let found = self.inspect(id).await?;
+        self.end(&found, grace).await
+    }
+
+    async fn remove(&self, id: SandboxId, volumes: Volumes) -> Result<()> {
+        let volume = match self.inspect(id).await {
+            Ok(found) => {
+                self.remove_container(id).await?;
+                found.info.spec.volume_of(id)
+            }
+            Err(error) if error.kind() == ErrorKind::NotFound => id.to_string(),
+            Err(error) => return Err(error),
+        };
+        if volumes == Volumes::Delete && volume == id.to_string() && self.is_used() {
+            volumes::remove(&self.inner.daemon, &self.inner.installation, &volume).await?;
+        }
+        let inner = self.inner.clone();
+        off_thread(move || inner.folders.remove(id)).await
+    }
+
+    async fn get(&self, id: SandboxId) -> Result<BoxInfo> {
+        Ok(self.inspect(id).await?.info)
+    }
+
+    async fn list(&self) -> Result<Vec<BoxInfo>> {
+        self.boxes().await
+    }
+
+    async fn ids(&self) -> Result<Vec<SandboxId>> {
+        self.container_ids().await
+    }
+
+    async fn watch(&self) -> Result<BoxEvents> {
+        events::watch(self.clone()).await
+    }
+
+    async fn volumes(&self) -> Result<Vec<VolumeInfo>> {
+        match self.is_used() {
+            true => volumes::list(&self.inner.daemon, &self.inner.installation).await,
+            false => Ok(Vec::new()),
+        }
+    }
+
+    async fn has_volume(&self, name: &str) -> Result<bool> {
+        Ok(self.is_used() && volumes::exists(&self.inner.daemon, &self.inner.installation, name).await?)
+    }
+
+    async fn remove_volume(&self, name: &str) -> Result<()> {
+        match self.is_used() && volumes::remove(&self.inner.daemon, &self.inner.installation, name).await? {
+            true => Ok(()),
+            false => Err(Error::not_found(format!("there is no volume {name}; see `seawall volumes`"))),
+        }
+    }
+
+    async fn connect(&self, id: SandboxId) -> Result<Box<dyn Duplex>> {
+        self.reach(&self.inspect(id).await?, None).await
+    }
+
+    fn connects_cheaply(&self) -> bool {
+        self.may_use_sockets()
+    }
+}

@@ -1,0 +1,103 @@
+//! Data volumes on the daemon.
+
+use super::{
+    daemon::{Daemon, is_conflict, is_missing},
+    labels,
+};
+use crate::off_thread;
+use bollard::{
+    models::Volume,
+    query_parameters::{ListContainersOptionsBuilder, ListVolumesOptionsBuilder, RemoveVolumeOptions},
+};
+use seawall_core::{Error, Result, ports::VolumeInfo};
+use seawall_jail::tree::taken;
+use std::path::Path;
+
+/// The volumes of an installation.
+pub async fn list(daemon: &Daemon, installation: &str) -> Result<Vec<VolumeInfo>> {
+    let docker = daemon.docker().await?;
+    let failed = |error| daemon.failed("the volumes", error);
+    let filters = ListVolumesOptionsBuilder::default().filters(&labels::filter(installation)).build();
+    let found = docker.list_volumes(Some(filters)).await.map_err(failed)?.volumes.unwrap_or_default();
+    if found.is_empty() {
+        return Ok(Vec::new());
+    }
+    let used = in_use(daemon, installation).await?;
+    let info = move |volume: Volume| {
+        let name = volume.labels.get(labels::VOLUME)?.clone();
+        Some(VolumeInfo {
+            in_use: used.contains(&volume.name),
+            // The folder can be read where the daemon runs on this machine and this process is root.
+            bytes: taken(Path::new(&volume.mountpoint)),
+            place: volume.name,
+            name,
+        })
+    };
+    off_thread(move || {
+        let mut volumes: Vec<_> = found.into_iter().filter_map(info).collect();
+        volumes.sort_by(|one, other| one.name.cmp(&other.name));
+        Ok(volumes)
+    })
+    .await
+}
+
+/// The volumes that containers of an installation have.
+async fn in_use(daemon: &Daemon, installation: &str) -> Result<Vec<String>> {
+    let filters = labels::filter(installation);
+    let options = ListContainersOptionsBuilder::default().all(true).filters(&filters).build();
+    let found = daemon.docker().await?.list_containers(Some(options)).await;
+    let found = found.map_err(|error| daemon.failed("the containers", error))?;
+    Ok(found
+        .into_iter()
+        .flat_map(|one| one.mounts.unwrap_or_default())
+        .filter_map(|mount| mount.name)
+        .collect())
+}
+
+/// Whether the installation has this volume.
+pub async fn exists(daemon: &Daemon, installation: &str, name: &str) -> Result<bool> {
+    match find(daemon, installation, name).await? {
+        Some(volume) => Ok(belongs(&volume, installation)),
+        None => Ok(false),
+    }
+}
+
+/// Refuses a volume that another installation on the same daemon has.
+pub async fn check_owner(daemon: &Daemon, installation: &str, name: &str) -> Result<()> {
+    match find(daemon, installation, name).await? {
+        Some(volume) if !belongs(&volume, installation) => Err(Error::conflict(format!(
+            "the volume {} on the Docker daemon belongs to another installation of Seawall; choose another sandbox id",
+            volume.name
+        ))),
+        _ => Ok(()),
+    }
+}
+
+async fn find(daemon: &Daemon, installation: &str, name: &str) -> Result<Option<Volume>> {
+    match daemon.docker().await?.inspect_volume(&labels::volume_name(name, installation)).await {
+        Ok(volume) => Ok(Some(volume)),
+        Err(error) if is_missing(&error) => Ok(None),
+        Err(error) => Err(daemon.failed(&format!("the volume {name}"), error)),
+    }
+}
+
+fn belongs(volume: &Volume, installation: &str) -> bool {
+    volume.labels.get(labels::INSTALLATION).is_some_and(|found| found == installation)
+}
+
+/// Removes a volume of the installation. Returns false where there is none.
+pub async fn remove(daemon: &Daemon, installation: &str, name: &str) -> Result<bool> {
+    if !exists(daemon, installation, name).await? {
+        return Ok(false);
+    }
+    let docker = daemon.docker().await?;
+    match docker.remove_volume(&labels::volume_name(name, installation), None::<RemoveVolumeOptions>).await {
+        Ok(()) => Ok(true),
+        Err(error) if is_missing(&error) => Ok(false),
+        Err(error) if is_conflict(&error) => {
+            let message = format!("a sandbox uses the volume {name}; remove it with `seawall rm --volumes`");
+            Err(Error::conflict(message).with_source(error))
+        }
+        Err(error) => Err(daemon.failed(&format!("removing the volume {name}"), error)),
+    }
+}
