@@ -152,25 +152,14 @@ pub struct Disk {
 impl Disk {
     /// Mounts an image, or once more the file system of one that is mounted.
     pub fn mount(image: &Path) -> io::Result<Disk> {
-        let deadline = Instant::now() + PATIENCE;
-        loop {
-            let flags = OFlags::RDWR | OFlags::CLOEXEC | OFlags::NOFOLLOW;
-            let file = rustix::fs::open(image, flags, Mode::empty())?;
-            let attached = match rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive) {
-                Ok(()) => Some(attach(&file)?),
-                Err(Errno::WOULDBLOCK) => find(&file)?,
-                Err(Errno::INTR) => continue,
-                Err(errno) => return Err(errno.into()),
-            };
-            match attached {
-                // The descriptor of the device keeps it until it is mounted.
-                Some((_device, number)) => return Ok(Disk { mount: mount_device(number)?, number }),
-                None if Instant::now() > deadline => {
-                    return Err(io::Error::new(ErrorKind::ResourceBusy, "another process holds the image"));
-                }
-                None => std::thread::sleep(Duration::from_millis(1)),
-            }
-        }
+        // The descriptor of the device keeps it until it is mounted.
+        let attached = Attached::new(image)?;
+        Ok(Disk { mount: mount_device(attached.number)?, number: attached.number })
+    }
+
+    /// The top of the file system, while this lives.
+    pub fn top(&self) -> PathBuf {
+        PathBuf::from(format!("/proc/self/fd/{}", self.mount.as_raw_fd()))
     }
 
     /// Reads and writes past the page cache of the image's file, so that the kernel counts them for the box that
@@ -187,7 +176,7 @@ impl Disk {
     /// Makes the directories of a box in it: its own where `stamp` is given, which tells one box from the next that has
     /// the image, and the workspace where `work` says so. Those that are there stay.
     pub fn populate(&self, stamp: Option<&str>, work: bool) -> io::Result<()> {
-        let top = PathBuf::from(format!("/proc/self/fd/{}", self.mount.as_raw_fd()));
+        let top = self.top();
         if work {
             own::make_work(&top, true)?;
         }
@@ -207,7 +196,7 @@ impl Disk {
 
     /// Makes the same directories before it is known which box they are for.
     pub fn furnish(&self) -> io::Result<()> {
-        let top = PathBuf::from(format!("/proc/self/fd/{}", self.mount.as_raw_fd()));
+        let top = self.top();
         own::make_work(&top, true)?;
         own::make(&top.join("own"), true)
     }
@@ -224,6 +213,42 @@ pub fn pin(process: u32) -> Vec<OwnedFd> {
     let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC | OFlags::NOFOLLOW;
     let places = ["work", "home"].map(|place| format!("/proc/{process}/root/{place}"));
     places.iter().filter_map(|place| rustix::fs::open(place, flags, Mode::empty()).ok()).collect()
+}
+
+/// The loop device of an image. The device lasts as long as this value or a mount of it.
+#[derive(Debug)]
+pub struct Attached {
+    _device: OwnedFd,
+    number: u32,
+}
+
+impl Attached {
+    /// Attaches an image to a device, or finds the device that it is attached to.
+    pub fn new(image: &Path) -> io::Result<Attached> {
+        let deadline = Instant::now() + PATIENCE;
+        loop {
+            let flags = OFlags::RDWR | OFlags::CLOEXEC | OFlags::NOFOLLOW;
+            let file = rustix::fs::open(image, flags, Mode::empty())?;
+            let attached = match rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive) {
+                Ok(()) => Some(attach(&file)?),
+                Err(Errno::WOULDBLOCK) => find(&file)?,
+                Err(Errno::INTR) => continue,
+                Err(errno) => return Err(errno.into()),
+            };
+            match attached {
+                Some((device, number)) => return Ok(Attached { _device: device, number }),
+                None if Instant::now() > deadline => {
+                    return Err(io::Error::new(ErrorKind::ResourceBusy, "another process holds the image"));
+                }
+                None => std::thread::sleep(Duration::from_millis(1)),
+            }
+        }
+    }
+
+    /// The device's path.
+    pub fn path(&self) -> PathBuf {
+        PathBuf::from(device_path(self.number))
+    }
 }
 
 fn mount_device(number: u32) -> io::Result<OwnedFd> {

@@ -7,12 +7,14 @@
 //! - [`labels`]: names and labels of containers and volumes.
 //! - [`container`]: what a container is created with.
 //! - [`state`]: what the daemon reports of a container, as a box.
+//! - [`disks`]: data volumes of a fixed size.
 //! - [`program`]: the guest, in a volume of its own.
 //! - [`sockets`], [`exec_stream`]: the two transports of the wire.
 
 mod address;
 mod container;
 mod daemon;
+mod disks;
 mod events;
 mod exec_stream;
 mod folders;

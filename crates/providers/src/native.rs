@@ -16,6 +16,7 @@ mod provider;
 mod resources;
 mod spares;
 
+pub(crate) use limits::unenforceable;
 pub use limits::{Defaults, table as limits_table};
 pub(crate) use mounts::HostFolders;
 pub use mounts::{MountRoot, Mounts};

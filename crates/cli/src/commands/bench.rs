@@ -19,6 +19,7 @@ use std::{
 };
 
 mod boxes;
+mod docker;
 mod figures;
 mod http;
 mod measure;
@@ -52,6 +53,8 @@ pub struct BenchBoxesArgs {
 pub enum Bench {
     /// Commands, output, files, and the guest's size, on sandboxes of its own
     Exec(BenchExecArgs),
+    /// Containers, beside the same steps through the API of the Docker daemon
+    Docker(BenchDockerArgs),
     /// Messages and lists in the databases
     Stores(BenchStoresArgs),
     /// Pushing and restoring workspaces
@@ -64,6 +67,21 @@ pub enum Bench {
 
 #[derive(Debug, Args)]
 pub struct BenchTurnsArgs {
+    /// Exit with 1 when a promise is not kept that holds on any machine
+    #[arg(long)]
+    pub check: bool,
+}
+
+#[derive(Debug, Args)]
+pub struct BenchDockerArgs {
+    /// Throughputs are the best of so many runs
+    #[arg(long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..=100))]
+    pub runs: u32,
+
+    /// The image; it must have `sleep` and `true` [default: `image` of section [docker]]
+    #[arg(long, value_name = "IMAGE")]
+    pub image: Option<String>,
+
     /// Exit with 1 when a promise is not kept that holds on any machine
     #[arg(long)]
     pub check: bool,
@@ -143,6 +161,7 @@ pub async fn bench(mut settings: Settings, args: &BenchArgs, json: bool) -> Resu
         Some(Bench::Sync(args)) => return of_sync(settings, args, json).await,
         Some(Bench::Turns(args)) => return of_turns(settings, args, json).await,
         Some(Bench::Http(args)) => return of_http(settings, args, json).await,
+        Some(Bench::Docker(args)) => return of_docker(settings, args, json).await,
         Some(Bench::Exec(exec)) => (None, exec),
         None => (Some(&args.boxes), &args.boxes.common),
     };
@@ -220,6 +239,22 @@ async fn of_http(mut settings: Settings, args: &BenchHttpArgs, json: bool) -> Re
     let mut signals = Signals::listen()?;
     let measured = tokio::select! {
         report = http::all(&app, args.runs) => report.map(Some),
+        _ = signals.next() => Ok(None),
+    };
+    finish(&app, measured, args.check, json).await
+}
+
+async fn of_docker(mut settings: Settings, args: &BenchDockerArgs, json: bool) -> Result<i32> {
+    clear_left_behind(&settings, json).await;
+    let scratch = Scratch::new()?;
+    settings.data = scratch.path.clone();
+    settings.database = None;
+    settings.provider = "docker".to_owned();
+    settings.docker.image = args.image.clone().or(settings.docker.image);
+    let app = App::open(settings, json).await?;
+    let mut signals = Signals::listen()?;
+    let measured = tokio::select! {
+        report = docker::all(&app, args.runs) => report.map(Some),
         _ = signals.next() => Ok(None),
     };
     finish(&app, measured, args.check, json).await

@@ -1,7 +1,7 @@
 //! Turns with the real programs, Claude Code and Codex, in native sandboxes without a network, against a stand-in for
 //! the models' APIs (`standin/models.py`). Without the programs the tests are skipped by name.
 
-use crate::world;
+use crate::{docker, world};
 
 use crate::world::{World, stderr, stdout};
 use serde_json::{Value, json};
@@ -74,14 +74,21 @@ struct Agent {
 
 impl Agent {
     fn new(template: &'static str, folder: &Path, script: &Value) -> Agent {
-        let (world, models) = (World::new(), StandIn::start(script));
+        Agent::in_world(World::new(), template, folder, script)
+    }
+
+    /// An agent in a world that may have settings already.
+    fn in_world(world: World, template: &'static str, folder: &Path, script: &Value) -> Agent {
+        let models = StandIn::start(script);
+        let file = world.data().join("seawall.toml");
+        let before = std::fs::read_to_string(&file).unwrap_or_default();
         let url = format!("http://127.0.0.1:{}", models.port);
         let name = if template == "codex" { "openai" } else { "anthropic" };
         let settings = format!(
-            "[models.{name}]\nbase_url = \"{url}\"\nkey = \"{KEY}\"\n[programs]\n{template} = \"{}\"\n",
+            "{before}[models.{name}]\nbase_url = \"{url}\"\nkey = \"{KEY}\"\n[programs]\n{template} = \"{}\"\n",
             folder.display()
         );
-        std::fs::write(world.data().join("seawall.toml"), settings).unwrap();
+        std::fs::write(file, settings).unwrap();
         let conversation = seawall_api::ConversationId::generate().to_string();
         Agent { world, models, template, conversation }
     }
@@ -217,6 +224,20 @@ fn o3_and_m3_a_turn_of_claude_code_outlives_its_sandbox() {
         {"text": "It is there.", "usage": {"input_tokens": 300, "cache_read_input_tokens": 60, "output_tokens": 8}},
     ]);
     let agent = Agent::new("claude-code", &folder, &script);
+    a_turn_a_new_sandbox_and_the_next(&agent, [(300, 27, 65), (300, 8, 60)]);
+}
+
+#[test]
+fn p2_a_turn_of_claude_code_runs_in_a_container() {
+    let test = "p2_a_turn_of_claude_code_runs_in_a_container";
+    let (Some(folder), Some(world)) = (program(test, "claude"), docker::world(test)) else { return };
+    let script = json!([
+        {"command": "echo made-by-agent > /work/made.txt",
+            "usage": {"input_tokens": 100, "cache_creation_input_tokens": 10, "cache_read_input_tokens": 5, "output_tokens": 20}},
+        {"text": "I made it.", "usage": {"input_tokens": 200, "cache_read_input_tokens": 50, "output_tokens": 7}},
+        {"text": "It is there.", "usage": {"input_tokens": 300, "cache_read_input_tokens": 60, "output_tokens": 8}},
+    ]);
+    let agent = Agent::in_world(world, "claude-code", &folder, &script);
     a_turn_a_new_sandbox_and_the_next(&agent, [(300, 27, 65), (300, 8, 60)]);
 }
 

@@ -51,6 +51,8 @@ pub struct Plan<'a> {
     /// Folders of the host, as they were checked.
     pub folders: Vec<(PathBuf, String, bool)>,
     pub defaults: Defaults,
+    /// The bound of the root file system, where the daemon enforces it.
+    pub root_mb: Option<u64>,
 }
 
 impl Plan<'_> {
@@ -108,6 +110,7 @@ impl Plan<'_> {
             mounts: Some(self.mounts()),
             tmpfs: Some(self.in_memory()),
             readonly_rootfs: Some(self.spec.read_only_root),
+            storage_opt: self.root_mb.map(|mb| HashMap::from([("size".to_owned(), format!("{mb}m"))])),
             network_mode: Some("none".to_owned()),
             ipc_mode: Some("private".to_owned()),
             privileged: Some(false),

@@ -60,6 +60,23 @@ impl Daemon {
         Ok(format!("{}.{:09}", time.as_second(), time.subsec_nanosecond()))
     }
 
+    /// Why the daemon cannot limit the root file system of a container. None where it can.
+    pub async fn no_root_limit(&self) -> Result<Option<String>> {
+        let info =
+            self.docker().await?.info().await.map_err(|error| self.failed("the Docker daemon", error))?;
+        let driver = info.driver.unwrap_or_default();
+        let status = info.driver_status.unwrap_or_default();
+        let below = status.iter().find(|row| row.first().is_some_and(|key| key == "Backing Filesystem"));
+        let below = below.and_then(|row| row.get(1)).map_or("", String::as_str);
+        // On XFS the daemon itself checks whether quotas are on.
+        Ok(match (driver.as_str(), below) {
+            ("overlay2", "xfs") | ("btrfs" | "zfs" | "windowsfilter", _) => None,
+            _ => Some(format!(
+                "the storage driver {driver} on {below} cannot limit the root file system of a container"
+            )),
+        })
+    }
+
     fn unreachable(&self, error: DockerError) -> Error {
         let message = format!(
             "the Docker daemon at {} does not answer; is it running, and may this user use it?",

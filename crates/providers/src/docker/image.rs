@@ -30,6 +30,8 @@ pub struct Image {
     pub workdir: Option<String>,
     /// The program that the image starts by itself: its entrypoint and command.
     pub command: Vec<String>,
+    /// Paths for which the daemon makes volumes without a name, and without a bound.
+    pub volumes: Vec<String>,
 }
 
 /// Returns the image with this name. Pulls a missing image.
@@ -55,6 +57,7 @@ async fn inspect(daemon: &Daemon, name: &str) -> Result<Option<Image>> {
         id: found.id.unwrap_or_default(),
         user: set(config.user),
         workdir: set(config.working_dir).filter(|dir| dir != "/"),
+        volumes: config.volumes.unwrap_or_default(),
         command: config.entrypoint.into_iter().flatten().chain(config.cmd.into_iter().flatten()).collect(),
     }))
 }

@@ -3,17 +3,21 @@
 use super::{
     container::Plan,
     daemon::is_conflict,
-    image,
-    labels::container_name,
+    disks,
+    image::{self, Image},
+    labels::{self, container_name},
     program,
     provider::{DockerProvider, FOREIGN},
     run::DAEMON_PATIENCE,
     volumes,
 };
-use crate::boxes::io_error;
+use crate::{boxes::io_error, native::unenforceable, off_thread};
 use bollard::query_parameters::CreateContainerOptionsBuilder;
 use rustix::fd::{AsRawFd, OwnedFd};
-use seawall_api::{AccountId, ErrorKind, SandboxId, sandbox::SandboxSpec};
+use seawall_api::{
+    AccountId, ErrorKind, SandboxId,
+    sandbox::{SandboxSpec, WORKDIR},
+};
 use seawall_core::{Error, Result, ports::BoxInfo};
 use std::{
     fs,
@@ -54,11 +58,8 @@ impl DockerProvider {
     pub(super) fn check_spec(&self, spec: &SandboxSpec) -> Result<()> {
         self.image_of(spec)?;
         let limits = &spec.limits;
-        let unenforceable = [
-            ("disk_mb", limits.disk_mb.is_some()),
-            ("disk_io_mb_s", limits.disk_io_mb_s.is_some()),
-            ("disk_iops", limits.disk_iops.is_some()),
-        ];
+        let unenforceable =
+            [("disk_io_mb_s", limits.disk_io_mb_s.is_some()), ("disk_iops", limits.disk_iops.is_some())];
         match unenforceable.iter().find(|(_, asked)| *asked) {
             Some((name, _)) => Err(Error::new(
                 ErrorKind::LimitUnenforceable,
@@ -90,6 +91,7 @@ impl DockerProvider {
         let image = image::find(&self.inner.daemon, image_name).await?;
         self.ensure_program(image_name, false).await?;
         volumes::check_owner(&self.inner.daemon, &self.inner.installation, &spec.volume_of(id)).await?;
+        let root_mb = self.make_disk(id, spec, account, &image).await?;
         let hosts = match self.may_use_sockets() {
             true => Some(self.inner.folders.make(id)?),
             false => None,
@@ -104,6 +106,7 @@ impl DockerProvider {
             hosts: hosts.as_deref(),
             folders: self.folders(spec)?,
             defaults: self.inner.settings.defaults,
+            root_mb,
         };
         let options = CreateContainerOptionsBuilder::default().name(&container_name(id)).build();
         let (daemon, body) = (&self.inner.daemon, plan.body()?);
@@ -125,6 +128,42 @@ impl DockerProvider {
                 Err(error) => return Err(daemon.failed(&format!("creating sandbox {id}"), error)),
             }
         }
+    }
+
+    /// Makes the data volume of a fixed size where one is asked for. Returns the bound of the root file system where the
+    /// daemon has to enforce one.
+    async fn make_disk(
+        &self,
+        id: SandboxId,
+        spec: &SandboxSpec,
+        account: AccountId,
+        image: &Image,
+    ) -> Result<Option<u64>> {
+        let Some(mb) = spec.limits.disk_mb else { return Ok(None) };
+        if let Some(error) = disks::missing(self.may_use_sockets()) {
+            return Err(error);
+        }
+        let no_root_limit = match spec.read_only_root {
+            true => None,
+            false => self.inner.daemon.no_root_limit().await?,
+        };
+        if let Some(why) = no_root_limit {
+            let fix = "Add --read-only-root (`read_only_root`), or use the provider `native`";
+            return Err(unenforceable("disk_mb", &why, fix));
+        }
+        if let Some(path) = image.volumes.iter().find(|path| path.as_str() != WORKDIR) {
+            let why = format!("the image has a volume of its own at {path}, which has no bound");
+            return Err(unenforceable("disk_mb", &why, "Use an image without VOLUME"));
+        }
+        let installation = &self.inner.installation;
+        let volume = spec.volume_of(id);
+        let name = labels::volume_name(&volume, installation);
+        let (disks, place) = (self.inner.disks.clone(), name.clone());
+        off_thread(move || disks.make(&place, mb)).await?;
+        let labels = labels::of_volume(&volume, account, installation);
+        let device = self.inner.disks.device(&name);
+        volumes::make_on_device(&self.inner.daemon, labels, name, &device).await?;
+        Ok(Some(mb).filter(|_| !spec.read_only_root))
     }
 
     /// Refuses a container whose limits the daemon reports that it does not enforce.

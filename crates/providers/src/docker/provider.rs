@@ -2,6 +2,7 @@
 
 use super::{
     daemon::{Daemon, is_missing},
+    disks::{self, Disks},
     events,
     folders::Folders,
     labels::{self, container_name},
@@ -86,6 +87,7 @@ pub(super) struct Inner {
     /// Whether this installation has made a container. One that has not needs no daemon.
     pub(super) used: watch::Sender<bool>,
     pub(super) folders: Folders,
+    pub(super) disks: Arc<Disks>,
     pub(super) host_folders: HostFolders,
     /// Held while the volume of the guest is made. True once it was.
     pub(super) program: Mutex<bool>,
@@ -115,6 +117,7 @@ impl DockerProvider {
             used: watch::Sender::new(mark.exists()),
             mark,
             folders: Folders::open(data)?,
+            disks: Arc::new(Disks::new(data)),
             host_folders: HostFolders::new(data, settings.mounts.clone())?,
             program: Mutex::new(false),
             settings,
@@ -242,7 +245,13 @@ impl Provider for DockerProvider {
             fork: false,
             gpu: false,
             transparent_egress: false,
-            limits: LimitKinds { cpus: true, memory: true, processes: true, disk: false, disk_io: false },
+            limits: LimitKinds {
+                cpus: true,
+                memory: true,
+                processes: true,
+                disk: disks::missing(self.may_use_sockets()).is_none(),
+                disk_io: false,
+            },
         }
     }
 
@@ -305,7 +314,9 @@ impl Provider for DockerProvider {
             }
             false => None,
         };
+        let disk = self.inner.disks.ready(&found.info.volume).await?;
         self.start_container(&found).await?;
+        drop(disk);
         let started = self.wait_for_guest(id, socket).await?;
         self.check_folders(&started).await?;
         Ok(started.info)
@@ -326,7 +337,8 @@ impl Provider for DockerProvider {
             Err(error) => return Err(error),
         };
         if volumes == Volumes::Delete && volume == id.to_string() && self.is_used() {
-            volumes::remove(&self.inner.daemon, &self.inner.installation, &volume).await?;
+            volumes::remove(&self.inner.daemon, self.inner.disks.clone(), &self.inner.installation, &volume)
+                .await?;
         }
         let inner = self.inner.clone();
         off_thread(move || inner.folders.remove(id)).await
@@ -350,7 +362,9 @@ impl Provider for DockerProvider {
 
     async fn volumes(&self) -> Result<Vec<VolumeInfo>> {
         match self.is_used() {
-            true => volumes::list(&self.inner.daemon, &self.inner.installation).await,
+            true => {
+                volumes::list(&self.inner.daemon, self.inner.disks.clone(), &self.inner.installation).await
+            }
             false => Ok(Vec::new()),
         }
     }
@@ -360,7 +374,10 @@ impl Provider for DockerProvider {
     }
 
     async fn remove_volume(&self, name: &str) -> Result<()> {
-        match self.is_used() && volumes::remove(&self.inner.daemon, &self.inner.installation, name).await? {
+        match self.is_used()
+            && volumes::remove(&self.inner.daemon, self.inner.disks.clone(), &self.inner.installation, name)
+                .await?
+        {
             true => Ok(()),
             false => Err(Error::not_found(format!("there is no volume {name}; see `seawall volumes`"))),
         }

@@ -2,19 +2,20 @@
 
 use super::{
     daemon::{Daemon, is_conflict, is_missing},
-    labels,
+    disks::Disks,
+    labels::{self, Labels},
 };
 use crate::off_thread;
 use bollard::{
-    models::Volume,
+    models::{Volume, VolumeCreateRequest},
     query_parameters::{ListContainersOptionsBuilder, ListVolumesOptionsBuilder, RemoveVolumeOptions},
 };
 use seawall_core::{Error, Result, ports::VolumeInfo};
 use seawall_jail::tree::taken;
-use std::path::Path;
+use std::{path::Path, sync::Arc};
 
 /// The volumes of an installation.
-pub async fn list(daemon: &Daemon, installation: &str) -> Result<Vec<VolumeInfo>> {
+pub async fn list(daemon: &Daemon, disks: Arc<Disks>, installation: &str) -> Result<Vec<VolumeInfo>> {
     let docker = daemon.docker().await?;
     let failed = |error| daemon.failed("the volumes", error);
     let filters = ListVolumesOptionsBuilder::default().filters(&labels::filter(installation)).build();
@@ -28,7 +29,7 @@ pub async fn list(daemon: &Daemon, installation: &str) -> Result<Vec<VolumeInfo>
         Some(VolumeInfo {
             in_use: used.contains(&volume.name),
             // The folder can be read where the daemon runs on this machine and this process is root.
-            bytes: taken(Path::new(&volume.mountpoint)),
+            bytes: disks.taken(&volume.name).unwrap_or_else(|| taken(Path::new(&volume.mountpoint))),
             place: volume.name,
             name,
         })
@@ -52,6 +53,26 @@ async fn in_use(daemon: &Daemon, installation: &str) -> Result<Vec<String>> {
         .flat_map(|one| one.mounts.unwrap_or_default())
         .filter_map(|mount| mount.name)
         .collect())
+}
+
+/// Makes a volume on a file system that the daemon mounts from a device.
+pub async fn make_on_device(daemon: &Daemon, labels: Labels, name: String, device: &Path) -> Result<()> {
+    let options = [
+        ("type", "ext4".to_owned()),
+        ("device", device.display().to_string()),
+        // What is deleted becomes a hole of the image again.
+        ("o", "nosuid,nodev,noinit_itable,discard".to_owned()),
+    ];
+    let what = format!("making the volume {name}");
+    let request = VolumeCreateRequest {
+        name: Some(name),
+        driver: Some("local".to_owned()),
+        driver_opts: Some(options.map(|(key, value)| (key.to_owned(), value)).into()),
+        labels: Some(labels),
+        ..VolumeCreateRequest::default()
+    };
+    let made = daemon.docker().await?.create_volume(request).await;
+    made.map(drop).map_err(|error| daemon.failed(&what, error))
 }
 
 /// Whether the installation has this volume.
@@ -85,14 +106,18 @@ fn belongs(volume: &Volume, installation: &str) -> bool {
     volume.labels.get(labels::INSTALLATION).is_some_and(|found| found == installation)
 }
 
-/// Removes a volume of the installation. Returns false where there is none.
-pub async fn remove(daemon: &Daemon, installation: &str, name: &str) -> Result<bool> {
+/// Removes a volume of the installation, and its disk. Returns false where there is none.
+pub async fn remove(daemon: &Daemon, disks: Arc<Disks>, installation: &str, name: &str) -> Result<bool> {
     if !exists(daemon, installation, name).await? {
         return Ok(false);
     }
     let docker = daemon.docker().await?;
     match docker.remove_volume(&labels::volume_name(name, installation), None::<RemoveVolumeOptions>).await {
-        Ok(()) => Ok(true),
+        Ok(()) => {
+            let volume = labels::volume_name(name, installation);
+            off_thread(move || disks.remove(&volume)).await?;
+            Ok(true)
+        }
         Err(error) if is_missing(&error) => Ok(false),
         Err(error) if is_conflict(&error) => {
             let message = format!("a sandbox uses the volume {name}; remove it with `seawall rm --volumes`");

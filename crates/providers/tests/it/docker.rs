@@ -3,8 +3,10 @@
 //! `scripts/docker` starts the daemon and makes the images. Without one each test is skipped by name.
 
 mod confined;
+mod disks;
 mod images;
 mod many;
+mod registry;
 mod world;
 
 use seawall_api::{

@@ -10,6 +10,7 @@ use seawall_wire::{Guest, ProcessOutput};
 use std::{
     env,
     io::Write,
+    path::Path,
     process::{Command, Output},
     sync::Arc,
 };
@@ -22,7 +23,7 @@ pub const STATIC: &str = "seawall-test/static";
 pub struct World {
     pub provider: DockerProvider,
     host: String,
-    _data: TempDir,
+    data: TempDir,
 }
 
 impl World {
@@ -44,7 +45,11 @@ impl World {
         let settings = DockerSettings { host: Some(host.clone()), ..settings };
         let installation = SandboxId::generate().to_string();
         let provider = DockerProvider::open(data.path(), &installation, settings).unwrap();
-        Some(World { provider, host, _data: data })
+        Some(World { provider, host, data })
+    }
+
+    pub fn data(&self) -> &Path {
+        self.data.path()
     }
 
     pub async fn create(&self, id: SandboxId, spec: &SandboxSpec) -> Result<BoxInfo> {
