@@ -14,6 +14,7 @@ mod security {
     pub mod attempts;
     pub mod blasts;
     pub mod bombs;
+    pub mod containers;
     pub mod devices;
     pub mod file_api;
     pub mod files;
@@ -33,7 +34,7 @@ mod security {
 }
 
 use libtest_mimic::Arguments;
-use security::{attempts, bombs, file_api, kit, runner, shared, tally, tricks, world};
+use security::{attempts, bombs, containers, file_api, kit, runner, shared, tally, tricks, world};
 
 fn main() {
     let args: Vec<String> = std::env::args().collect();
@@ -47,8 +48,15 @@ fn main() {
 fn run() {
     world::mark_environment();
     let args = Arguments::from_args();
-    let groups =
-        [runner::attempts(), tricks::cases(), file_api::cases(), bombs::cases(), shared::cases()].into_iter();
+    let groups = [
+        runner::attempts(),
+        tricks::cases(),
+        file_api::cases(),
+        bombs::cases(),
+        shared::cases(),
+        containers::cases(),
+    ]
+    .into_iter();
     let conclusion = libtest_mimic::run(&args, groups.flatten().map(runner::trial).collect());
     world::end();
     if !args.list {

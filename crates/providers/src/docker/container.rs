@@ -122,11 +122,8 @@ impl Plan<'_> {
             // The same value means that there is no swap.
             memory_swap: Some(memory),
             pids_limit: Some(limits.max_processes.unwrap_or(defaults.max_processes).cast_signed()),
-            ulimits: Some(vec![ResourcesUlimits {
-                name: Some("nofile".to_owned()),
-                soft: Some(open_files),
-                hard: Some(open_files),
-            }]),
+            // The machine may hand core dumps to a program of its own.
+            ulimits: Some(vec![bound("nofile", open_files), bound("core", 0)]),
             log_config: Some(HostConfigLogConfig {
                 typ: Some("json-file".to_owned()),
                 config: Some(log.map(|(key, value)| (key.to_owned(), value.to_owned())).into()),
@@ -161,6 +158,10 @@ impl Plan<'_> {
         let folders = self.folders.iter().map(|(source, target, writable)| bind(source, target, *writable));
         [work, program::mount(true)].into_iter().chain(hosts).chain(folders).collect()
     }
+}
+
+fn bound(name: &str, most: i64) -> ResourcesUlimits {
+    ResourcesUlimits { name: Some(name.to_owned()), soft: Some(most), hard: Some(most) }
 }
 
 fn bind(source: &Path, target: &str, writable: bool) -> Mount {

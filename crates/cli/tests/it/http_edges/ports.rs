@@ -7,7 +7,11 @@ use crate::http_edges::{
 };
 use crate::world::eventually;
 use serde_json::{Value, json};
-use std::time::Duration;
+use std::{
+    io::{Read, Write},
+    net::TcpStream,
+    time::Duration,
+};
 
 const PROGRAM: &str = include_str!("program.py");
 const PORT: u16 = 8123;
@@ -232,5 +236,46 @@ fn p7_what_does_not_run_is_not_started() {
     site.server.delete(&format!("/sandboxes/{}", site.sandbox)).is(200);
     for answer in [site.ask("/").send(), with_token()] {
         answer.refused(410, "gone");
+    }
+}
+
+#[test]
+fn p2_published_ports_are_on_the_servers_loopback_while_the_sandbox_runs() {
+    let server = Server::start();
+    let ask = json!({ "ports": [PORT, SILENT] });
+    let made = server.post("/sandboxes", &ask).is(201).json();
+    let id = made["id"].as_str().unwrap();
+    let path = format!("/sandboxes/{id}");
+    let ports = server.get(&path).is(200).json()["ports"].clone();
+    let address = ports[PORT.to_string()].as_str().unwrap().to_owned();
+    assert!(address.starts_with("127.0.0.1:") && ports[SILENT.to_string()].is_string(), "{ports}");
+    assert_eq!(server.get(&path).is(200).json()["ports"], ports, "another look gives other ports");
+    server.put(&format!("{path}/content?path=/tmp/program.py"), PROGRAM).is(200);
+    let ask = json!({ "args": ["python3", "/tmp/program.py", PORT.to_string()] });
+    server.post(&format!("{path}/terminals"), &ask).is(201);
+    let get = || -> std::io::Result<String> {
+        let mut tcp = TcpStream::connect(&address)?;
+        tcp.write_all(b"GET / HTTP/1.0\r\n\r\n")?;
+        let mut answer = String::new();
+        tcp.read_to_string(&mut answer)?;
+        Ok(answer)
+    };
+    eventually("the program answers", || get().is_ok_and(|answer| answer.contains("200"))).unwrap();
+    server.post(&format!("{path}/stop"), &json!({})).is(200);
+    eventually("the port is closed", || TcpStream::connect(&address).is_err()).unwrap();
+    assert!(server.get(&path).is(200).json().get("ports").is_none());
+    server.post("/sandboxes", &json!({ "ports": [80, 80] })).is(400);
+    server.post("/sandboxes", &json!({ "ports": [0] })).is(400);
+}
+
+#[test]
+fn p2_what_native_cannot_do_it_refuses_by_name() {
+    let server = Server::start();
+    for (field, ask) in
+        [("command", json!({ "command": ["true"] })), ("read_only_root", json!({ "read_only_root": true }))]
+    {
+        let refused = server.post("/sandboxes", &ask);
+        assert!((400..500).contains(&refused.status), "{} {}", refused.status, refused.text());
+        assert!(refused.text().contains(field) && refused.text().contains("docker"), "{}", refused.text());
     }
 }
