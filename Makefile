@@ -53,6 +53,7 @@ bench: setup ## figures of a release build (SPECIFICATION.md)
 	$(TARGET)/release/seawall bench --compare
 	$(TARGET)/release/seawall bench turns
 	$(TARGET)/release/seawall bench http
+	scripts/with-docker $(TARGET)/release/seawall bench docker --image seawall-test/debian
 	scripts/with-postgres $(TARGET)/release/seawall bench stores
 	scripts/with-s3 $(TARGET)/release/seawall bench sync --compare
 	scripts/bench-tenants $(TARGET)/release/seawall
@@ -63,6 +64,7 @@ bench-check: setup ## fails where a promise of SPECIFICATION.md is missed
 	$(TARGET)/release/seawall bench --compare --check
 	$(TARGET)/release/seawall bench turns --check
 	$(TARGET)/release/seawall bench http --check
+	scripts/with-docker $(TARGET)/release/seawall bench docker --image seawall-test/debian --check
 	scripts/with-postgres $(TARGET)/release/seawall bench stores --check
 	scripts/with-s3 $(TARGET)/release/seawall bench sync --compare --check
 	scripts/bench-tenants $(TARGET)/release/seawall --check

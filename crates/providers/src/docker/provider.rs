@@ -274,6 +274,8 @@ impl Provider for DockerProvider {
     async fn create(&self, id: SandboxId, spec: &SandboxSpec, account: AccountId) -> Result<BoxInfo> {
         self.check_spec(spec)?;
         self.check_image(spec, account)?;
+        // Without a daemon nothing is made, and nothing needs to be cleaned up.
+        self.inner.daemon.docker().await?;
         self.note_use()?;
         match self.inspect(id).await {
             Ok(_) => self.existing(id, spec).await,

@@ -6,6 +6,7 @@ mod confined;
 mod disks;
 mod images;
 mod many;
+mod outside;
 mod registry;
 mod world;
 

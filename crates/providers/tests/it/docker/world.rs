@@ -23,6 +23,8 @@ pub const STATIC: &str = "seawall-test/static";
 pub struct World {
     pub provider: DockerProvider,
     host: String,
+    installation: String,
+    settings: DockerSettings,
     data: TempDir,
 }
 
@@ -44,8 +46,8 @@ impl World {
         let data = tempfile::tempdir().unwrap();
         let settings = DockerSettings { host: Some(host.clone()), ..settings };
         let installation = SandboxId::generate().to_string();
-        let provider = DockerProvider::open(data.path(), &installation, settings).unwrap();
-        Some(World { provider, host, data })
+        let provider = DockerProvider::open(data.path(), &installation, settings.clone()).unwrap();
+        Some(World { provider, host, installation, settings, data })
     }
 
     pub fn data(&self) -> &Path {
@@ -54,6 +56,11 @@ impl World {
 
     pub async fn create(&self, id: SandboxId, spec: &SandboxSpec) -> Result<BoxInfo> {
         self.provider.create(id, spec, AccountId::LOCAL).await
+    }
+
+    /// The provider of another host process on the same data folder.
+    pub fn reopen(&self) -> DockerProvider {
+        DockerProvider::open(self.data(), &self.installation, self.settings.clone()).unwrap()
     }
 
     /// A sandbox that runs.
