@@ -71,7 +71,8 @@ fn run(cli: Cli) -> anyhow::Result<i32> {
 /// collector where one is named.
 fn start_log(cli: &Cli) -> anyhow::Result<Option<Telemetry>> {
     let service = cli.command.is_service();
-    let default = if service { "info" } else { "warn" };
+    // Pulling an image can take minutes, so a command shows its progress too.
+    let default = if service { "info" } else { "warn,seawall_providers::docker::image=info" };
     let filter = EnvFilter::try_from_env("SEAWALL_LOG").unwrap_or_else(|_| EnvFilter::new(default));
     let (ansi, writer) = (std::io::stderr().is_terminal(), |json| move || LogWriter { json });
     if !service {

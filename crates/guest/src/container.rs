@@ -16,7 +16,7 @@ use crate::{
 use rustix::{
     fd::OwnedFd,
     fs::{Mode, OFlags},
-    process::DumpableBehavior,
+    process::{DumpableBehavior, Pid},
 };
 use seawall_api::{
     exec::StartProcess,
@@ -127,6 +127,13 @@ pub fn is_from_outside(stream: &tokio::net::UnixStream) -> bool {
 pub fn bridge() -> io::Result<()> {
     rustix::process::set_dumpable_behavior(DumpableBehavior::NotDumpable)?;
     let guest = UnixStream::connect(WIRE)?;
+    // Root of the container can put another socket in its place.
+    if rustix::net::sockopt::socket_peercred(&guest)?.pid != Pid::INIT {
+        return Err(io::Error::new(
+            io::ErrorKind::PermissionDenied,
+            "another process than the guest listens",
+        ));
+    }
     let to_guest = guest.try_clone()?;
     let input = fs::File::from(rustix::io::dup(io::stdin())?);
     let output = fs::File::from(rustix::io::dup(io::stdout())?);

@@ -16,8 +16,8 @@ mod provider;
 mod resources;
 mod spares;
 
-pub(crate) use limits::unenforceable;
 pub use limits::{Defaults, table as limits_table};
+pub(crate) use limits::{check_least, unenforceable};
 pub(crate) use mounts::HostFolders;
 pub use mounts::{MountRoot, Mounts};
 pub use provider::{NativeProvider, NativeSettings};

@@ -46,9 +46,12 @@ impl Folders {
 
     /// Notes why a container is about to be killed.
     pub fn write_end(&self, id: SandboxId, reason: &EndReason) -> Result<()> {
-        let folder = self.of(id);
-        let written = make_private(&folder).and_then(|()| fs::write(folder.join("end"), reason.to_string()));
-        written.map_err(|error| io_error(&folder, error))
+        let end = self.of(id).join("end");
+        match fs::write(&end, reason.to_string()) {
+            // Another call removes the sandbox.
+            Err(error) if error.kind() != io::ErrorKind::NotFound => Err(io_error(&end, error)),
+            _ => Ok(()),
+        }
     }
 
     /// Why a container was killed, where a host killed it.

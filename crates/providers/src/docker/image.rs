@@ -78,7 +78,7 @@ async fn pull(daemon: &Daemon, name: &str) -> Result<()> {
         if reported.elapsed() >= PROGRESS_INTERVAL {
             reported = Instant::now();
             let (done, total) = progress.bytes();
-            tracing::info!(image = name, done, total, "pulling an image");
+            tracing::info!(image = name, done_mb = done >> 20, total_mb = total >> 20, "pulling an image");
         }
     }
     tracing::info!(image = name, bytes = progress.bytes().1, duration = ?begun.elapsed(), "pulled an image");

@@ -11,7 +11,11 @@ use super::{
     run::DAEMON_PATIENCE,
     volumes,
 };
-use crate::{boxes::io_error, native::unenforceable, off_thread};
+use crate::{
+    boxes::io_error,
+    native::{check_least, unenforceable},
+    off_thread,
+};
 use bollard::query_parameters::CreateContainerOptionsBuilder;
 use rustix::fd::{AsRawFd, OwnedFd};
 use seawall_api::{
@@ -29,10 +33,14 @@ use tokio::time::{Instant, sleep};
 /// The pause before another attempt to create a container whose name the daemon has reserved.
 const CONFLICT_PAUSE: Duration = Duration::from_millis(20);
 
+/// Places of a container that nothing may be mounted over.
+const OURS: [&str; 2] = [WORKDIR, "/run/seawall"];
+
 impl DockerProvider {
     /// Returns the name of the image: that of the specification, or the operator's default.
     pub(super) fn image_of<'a>(&'a self, spec: &'a SandboxSpec) -> Result<&'a str> {
-        spec.image.as_deref().or(self.inner.settings.image.as_deref()).ok_or_else(|| {
+        let named = spec.image.as_deref().filter(|image| !image.is_empty());
+        named.or(self.inner.settings.image.as_deref()).ok_or_else(|| {
             Error::invalid(
                 "the provider `docker` needs an image: name one with --image, or set `image` in section [docker] of \
                  seawall.toml",
@@ -58,6 +66,16 @@ impl DockerProvider {
     pub(super) fn check_spec(&self, spec: &SandboxSpec) -> Result<()> {
         self.image_of(spec)?;
         let limits = &spec.limits;
+        check_least(limits)?;
+        let taken = |target: &str| {
+            OURS.iter().any(|ours| Path::new(ours).starts_with(target) || target.starts_with("/run/seawall"))
+        };
+        if let Some(mount) = spec.mounts.iter().find(|mount| taken(&mount.target)) {
+            return Err(Error::invalid(format!(
+                "`{}` cannot be the place of a mount: the sandbox needs it",
+                mount.target
+            )));
+        }
         let unenforceable =
             [("disk_io_mb_s", limits.disk_io_mb_s.is_some()), ("disk_iops", limits.disk_iops.is_some())];
         match unenforceable.iter().find(|(_, asked)| *asked) {
@@ -90,12 +108,12 @@ impl DockerProvider {
         let image_name = self.image_of(spec)?;
         let image = image::find(&self.inner.daemon, image_name).await?;
         self.ensure_program(image_name, false).await?;
-        volumes::check_owner(&self.inner.daemon, &self.inner.installation, &spec.volume_of(id)).await?;
+        let (daemon, installation, volume) =
+            (&self.inner.daemon, &self.inner.installation, spec.volume_of(id));
+        let had_volume = volumes::check_owner(daemon, installation, &volume).await?;
         let root_mb = self.make_disk(id, spec, account, &image).await?;
-        let hosts = match self.may_use_sockets() {
-            true => Some(self.inner.folders.make(id)?),
-            false => None,
-        };
+        let wires = self.inner.folders.make(id)?;
+        let hosts = Some(wires).filter(|_| self.may_use_sockets());
         let plan = Plan {
             id,
             spec,
@@ -125,7 +143,13 @@ impl DockerProvider {
                     }
                     found => return found,
                 },
-                Err(error) => return Err(daemon.failed(&format!("creating sandbox {id}"), error)),
+                Err(error) => {
+                    // The daemon makes volumes before it refuses a container.
+                    if !had_volume {
+                        volumes::remove(daemon, self.inner.disks.clone(), installation, &volume).await?;
+                    }
+                    return Err(daemon.failed(&format!("creating sandbox {id}"), error));
+                }
             }
         }
     }
@@ -212,10 +236,13 @@ impl DockerProvider {
         match self.inspect(id).await {
             Ok(found) if found.info.spec == *spec => Ok(found.info),
             Ok(_) => Err(Error::conflict(format!("a box for {id} exists with another spec"))),
-            Err(error) if error.code() == FOREIGN => Err(Error::conflict(format!(
-                "the Docker daemon has a container {} that is not of this installation",
-                container_name(id)
-            ))),
+            Err(error) if error.code() == FOREIGN => Err(Error::new(
+                ErrorKind::AlreadyExists,
+                format!(
+                    "the Docker daemon has a container {} that is not of this installation; choose another sandbox id",
+                    container_name(id)
+                ),
+            )),
             Err(error) => Err(error),
         }
     }

@@ -266,6 +266,9 @@ impl Provider for DockerProvider {
     }
 
     async fn check(&self) -> Result<()> {
+        if !self.is_used() {
+            return Ok(());
+        }
         let daemon = &self.inner.daemon;
         let answer = daemon.docker().await?.ping().await;
         answer.map(drop).map_err(|error| daemon.failed("the Docker daemon", error))
@@ -307,6 +310,8 @@ impl Provider for DockerProvider {
             docker.unpause_container(&name).await.map_err(failed)?;
             return Ok(self.inspect(id).await?.info);
         }
+        // Refused folders are refused before anything runs, and what was checked is compared with what is mounted.
+        let folders = self.inner.host_folders.resolve(&found.info.spec.mounts)?;
         self.inner.folders.forget_end(id)?;
         // The guest dials while the daemon still answers, so the socket is made first.
         let socket = match self.may_use_sockets() {
@@ -320,7 +325,7 @@ impl Provider for DockerProvider {
         self.start_container(&found).await?;
         drop(disk);
         let started = self.wait_for_guest(id, socket).await?;
-        self.check_folders(&started).await?;
+        self.check_folders(&started, &folders).await?;
         Ok(started.info)
     }
 

@@ -23,6 +23,7 @@ use seawall_core::{
     Error, Result,
     ports::{BoxState, ToBox},
 };
+use seawall_jail::order::HostFolder;
 use seawall_wire::{Duplex, Guest};
 use std::{fs, os::unix::fs::MetadataExt, sync::Arc, time::Duration};
 use tokio::time::{Instant, sleep, timeout};
@@ -73,29 +74,22 @@ impl DockerProvider {
         }
     }
 
-    /// Compares the folders of this machine in a container with those that were checked: the daemon looks them up by
-    /// their names once more, and a box may have replaced one by a link meanwhile.
-    pub(super) async fn check_folders(&self, found: &Found) -> Result<()> {
-        let Some(pid) = found.info.pid.filter(|_| !found.info.spec.mounts.is_empty()) else { return Ok(()) };
-        let resolved = self.inner.host_folders.resolve(&found.info.spec.mounts)?;
-        let same = |(folder, fd): &(seawall_jail::order::HostFolder, OwnedFd)| {
+    /// Compares the folders of this machine in a container with those that were checked before its start. The daemon
+    /// resolves their names once more, and a box may have replaced a folder by a link since the check.
+    pub(super) async fn check_folders(&self, found: &Found, checked: &[(HostFolder, OwnedFd)]) -> Result<()> {
+        let pid = found.info.pid.unwrap_or_default();
+        let same = |(folder, fd): &(HostFolder, OwnedFd)| {
             let inside = fs::metadata(format!("/proc/{pid}/root{}", folder.target)).ok();
             let checked = rustix::fs::fstat(fd).ok();
             inside.zip(checked).is_some_and(|(inside, checked)| {
                 (inside.dev(), inside.ino()) == (checked.st_dev, checked.st_ino)
             })
         };
-        match resolved.iter().find(|one| !same(one)) {
-            None => Ok(()),
-            Some((folder, _)) => {
-                self.end(found, Duration::ZERO).await?;
-                let message = format!(
-                    "the folder for `{}` was replaced while the sandbox started; start it again",
-                    folder.target
-                );
-                Err(Error::new(ErrorKind::Denied, message))
-            }
-        }
+        let Some((folder, _)) = checked.iter().find(|one| !same(one)) else { return Ok(()) };
+        self.end(found, Duration::ZERO).await?;
+        let message =
+            format!("`{}` in the sandbox is not the folder that was checked; start it again", folder.target);
+        Err(Error::new(ErrorKind::Denied, message))
     }
 
     /// The last lines that a guest wrote.
@@ -127,7 +121,14 @@ impl DockerProvider {
                 ended = self.ended(id) => return Err(ended),
             }
         }
-        exec_stream::connect(&self.inner.daemon, id).await
+        match exec_stream::connect(&self.inner.daemon, id).await {
+            Ok(stream) => Ok(stream),
+            // The daemon says less about a container that has ended than its state does.
+            Err(error) => match self.inspect(id).await {
+                Ok(now) if now.info.state != BoxState::Running => Err(self.stopped(&now).with_source(error)),
+                _ => Err(error),
+            },
+        }
     }
 
     /// Waits until a container does not run, and returns that as an error.

@@ -52,17 +52,21 @@ impl Socket {
 
     /// Returns the connection of a container's process 1, which has the number `guest` on this machine.
     pub async fn accept(&self, guest: u32) -> io::Result<UnixStream> {
+        let mut was_refused = false;
         loop {
             let (stream, _) = self.listener.accept().await?;
             let peer = stream.peer_cred()?.pid().and_then(|pid| u32::try_from(pid).ok());
             if peer == Some(guest) {
                 return Ok(stream);
             }
-            tracing::warn!(
-                ?peer,
-                guest,
-                "a process that is not the guest dialled a host's socket and was refused"
-            );
+            if !was_refused {
+                tracing::warn!(
+                    ?peer,
+                    guest,
+                    "a process that is not the guest dialled a host's socket and was refused"
+                );
+            }
+            was_refused = true;
             sleep(REFUSAL_PAUSE).await;
         }
     }

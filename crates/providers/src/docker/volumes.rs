@@ -10,6 +10,7 @@ use bollard::{
     models::{Volume, VolumeCreateRequest},
     query_parameters::{ListContainersOptionsBuilder, ListVolumesOptionsBuilder, RemoveVolumeOptions},
 };
+use seawall_api::ErrorKind;
 use seawall_core::{Error, Result, ports::VolumeInfo};
 use seawall_jail::tree::taken;
 use std::{path::Path, sync::Arc};
@@ -83,14 +84,17 @@ pub async fn exists(daemon: &Daemon, installation: &str, name: &str) -> Result<b
     }
 }
 
-/// Refuses a volume that another installation on the same daemon has.
-pub async fn check_owner(daemon: &Daemon, installation: &str, name: &str) -> Result<()> {
+/// Refuses a volume that another installation on the same daemon has. Returns whether the volume exists.
+pub async fn check_owner(daemon: &Daemon, installation: &str, name: &str) -> Result<bool> {
     match find(daemon, installation, name).await? {
-        Some(volume) if !belongs(&volume, installation) => Err(Error::conflict(format!(
-            "the volume {} on the Docker daemon belongs to another installation of Seawall; choose another sandbox id",
-            volume.name
-        ))),
-        _ => Ok(()),
+        Some(volume) if !belongs(&volume, installation) => Err(Error::new(
+            ErrorKind::AlreadyExists,
+            format!(
+                "the volume {} on the Docker daemon belongs to another installation of Seawall; choose another sandbox id",
+                volume.name
+            ),
+        )),
+        found => Ok(found.is_some()),
     }
 }
 
@@ -109,7 +113,13 @@ fn belongs(volume: &Volume, installation: &str) -> bool {
 /// Removes a volume of the installation, and its disk. Returns false where there is none.
 pub async fn remove(daemon: &Daemon, disks: Arc<Disks>, installation: &str, name: &str) -> Result<bool> {
     if !exists(daemon, installation, name).await? {
-        return Ok(false);
+        // A volume that was removed by hand leaves its disk.
+        let volume = labels::volume_name(name, installation);
+        return off_thread(move || match disks.taken(&volume) {
+            Some(_) => disks.remove(&volume).map(|()| true),
+            None => Ok(false),
+        })
+        .await;
     }
     let docker = daemon.docker().await?;
     match docker.remove_volume(&labels::volume_name(name, installation), None::<RemoveVolumeOptions>).await {

@@ -213,7 +213,7 @@ fn beyond(name: &str, value: impl Display, most: impl Display) -> Error {
     Error::invalid(format!("`{name}` is {value}, and the most that this machine has is {most}"))
 }
 
-fn check_least(asked: &Limits) -> Result<()> {
+pub fn check_least(asked: &Limits) -> Result<()> {
     let below = |value: Option<u64>, least: u64| value.is_some_and(|value| value < least);
     let cpus = asked.cpus.is_some_and(|cpus| !(cpus.is_finite() && cpus >= 0.01));
     for (name, is_below, least) in [

@@ -223,6 +223,7 @@ fn process_requests(samples: &mut Samples) {
     samples.request("sync", Request::Sync { wait_ms: 2_000 });
     samples.request("collect", Request::Collect { session: 7, files: vec![odd_name()] });
     samples.request("put", Request::Put { session: 7 });
+    samples.request("bulk", Request::Bulk);
 }
 
 /// Bytes that are no text: names need not be.

@@ -1,7 +1,13 @@
 //! What a container may not do.
 
-use super::world::{World, sh};
-use seawall_api::sandbox::SandboxSpec;
+use super::world::{DEBIAN, World, sh};
+use seawall_api::sandbox::{HostMount, SandboxSpec};
+use seawall_core::ports::{BoxState, Provider};
+use seawall_providers::{
+    docker::{DockerSettings, Transport},
+    native::{MountRoot, Mounts},
+};
+use std::{fs, os::unix::fs::symlink, time::Duration};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn p2_a_container_has_no_network_few_capabilities_and_a_filter() {
@@ -120,4 +126,87 @@ except OSError:
     let (_, out) = sh(&guest, Some("root"), &format!("python3 - <<'EOF'\n{script}\nEOF")).await;
     assert_eq!(out, "refused\nrefused\n");
     world.remove(id).await;
+}
+
+/// Takes the guest's place at its socket, and writes what a host says first.
+const REPLACE: &str = r#"
+import os, socket
+os.rename("/run/seawall/wire.sock", "/run/seawall/moved.sock")
+s = socket.socket(socket.AF_UNIX)
+s.bind("/run/seawall/wire.sock")
+s.listen()
+print("listens", flush=True)
+s.settimeout(5)
+try:
+    while True:
+        c, _ = s.accept()
+        c.settimeout(1)
+        data = c.recv(64)
+        if data:
+            print("told", data, flush=True)
+except OSError:
+    pass
+"#;
+
+#[tokio::test(flavor = "multi_thread")]
+async fn root_of_a_container_cannot_take_the_guests_place_at_its_socket() {
+    let name = "root_of_a_container_cannot_take_the_guests_place";
+    let settings = DockerSettings {
+        image: Some(DEBIAN.to_owned()),
+        transport: Transport::Exec,
+        ..DockerSettings::default()
+    };
+    let Some(world) = World::with(name, settings) else { return };
+    let (id, guest) = world.sandbox(SandboxSpec::default()).await;
+    let attack = {
+        let guest = guest.clone();
+        tokio::spawn(
+            async move { sh(&guest, Some("root"), &format!("python3 - <<'EOF'\n{REPLACE}\nEOF")).await },
+        )
+    };
+    let listens = "until test -S /run/seawall/moved.sock -a -S /run/seawall/wire.sock; do sleep 0.01; done";
+    assert_eq!(sh(&guest, None, listens).await.0, Some(0));
+    // A new client comes by another bridge.
+    assert!(world.guest(id).info().await.is_err());
+    assert_eq!(attack.await.unwrap().1, "listens\n", "a host spoke to another process than the guest");
+    world.remove(id).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_folder_that_was_replaced_or_is_no_longer_granted_is_never_mounted() {
+    let name = "a_folder_that_was_replaced_is_never_mounted";
+    let folder = tempfile::tempdir().unwrap();
+    let top = folder.path().canonicalize().unwrap();
+    let (given, secret) = (top.join("given"), top.join("secret"));
+    fs::create_dir_all(&given).unwrap();
+    fs::create_dir_all(&secret).unwrap();
+    fs::write(secret.join("key"), "secret").unwrap();
+    let granted = vec![MountRoot { path: top.clone(), writable: true }];
+    let mounts = Mounts { granted, ..Mounts::default() };
+    let settings = DockerSettings { image: Some(DEBIAN.to_owned()), mounts, ..DockerSettings::default() };
+    let Some(world) = World::with(name, settings) else { return };
+    let mount =
+        HostMount { source: given.display().to_string(), target: "/given".to_owned(), writable: true };
+    let spec = SandboxSpec { mounts: vec![mount], ..SandboxSpec::default() };
+    let (id, guest) = world.sandbox(spec).await;
+    assert_eq!(sh(&guest, Some("root"), "echo x > /given/file").await.0, Some(0));
+    assert_eq!(fs::read_to_string(given.join("file")).unwrap(), "x\n");
+    world.provider.stop(id, Duration::ZERO).await.unwrap();
+    fs::rename(&given, top.join("moved")).unwrap();
+    symlink(&secret, &given).unwrap();
+    for _ in 0..2 {
+        assert!(world.provider.start(id).await.is_err());
+        assert_ne!(world.provider.get(id).await.unwrap().state, BoxState::Running);
+    }
+    fs::remove_file(&given).unwrap();
+    fs::create_dir_all(&given).unwrap();
+    world.provider.start(id).await.unwrap();
+    world.remove(id).await;
+    for target in ["/work", "/run", "/run/seawall/bin"] {
+        let mount =
+            HostMount { source: given.display().to_string(), target: target.to_owned(), writable: false };
+        let spec = SandboxSpec { mounts: vec![mount], ..SandboxSpec::default() };
+        assert!(world.create(id, &spec).await.is_err(), "{target}");
+    }
+    assert!(world.provider.volumes().await.unwrap().is_empty());
 }
