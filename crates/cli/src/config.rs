@@ -62,7 +62,7 @@ const NATIVE_KEYS: [&str; 9] = [
     "disk_iops",
     "disk_reserve_mb",
 ];
-const DOCKER_KEYS: [&str; 4] = ["host", "image", "images", "transport"];
+const DOCKER_KEYS: [&str; 5] = ["host", "image", "images", "transport", "caches"];
 const EXEC_KEYS: [&str; 2] = ["timeout_seconds", "output_limit_bytes"];
 const STOP_KEYS: [&str; 1] = ["grace_seconds"];
 const TIMEOUT_VAR: &str = "SEAWALL_EXEC_TIMEOUT_SECONDS";

@@ -1,7 +1,9 @@
 //! The section `[docker]`. A wrong value is an error, because a default instead of it could select another daemon.
 
 use anyhow::{Result, anyhow};
+use seawall_core::mounts::is_plain;
 use seawall_providers::docker::{DockerSettings, Transport};
+use std::path::Path;
 use toml::Table;
 
 pub fn settings(file: &str, section: &Table) -> Result<DockerSettings> {
@@ -21,23 +23,35 @@ pub fn settings(file: &str, section: &Table) -> Result<DockerSettings> {
             ));
         }
     };
-    let images = images(file, section)?;
+    let caches = names(file, section, "caches")?;
+    if let Some(path) = caches.iter().find(|path| !is_place(path)) {
+        return Err(anyhow!(
+            "{file}: `docker.caches` has `{path}`, which is no place for a cache: name a folder such as /root/.cache"
+        ));
+    }
     Ok(DockerSettings {
         host: text("host")?,
         image: text("image")?,
-        images,
+        images: names(file, section, "images")?,
+        caches,
         transport,
         ..DockerSettings::default()
     })
 }
 
-/// The images that accounts may name.
-fn images(file: &str, section: &Table) -> Result<Vec<String>> {
-    let Some(value) = section.get("images") else { return Ok(Vec::new()) };
+/// A list of names.
+fn names(file: &str, section: &Table, key: &str) -> Result<Vec<String>> {
+    let Some(value) = section.get(key) else { return Ok(Vec::new()) };
     let names = value.as_array().and_then(|names| {
         names.iter().map(|name| name.as_str().map(str::to_owned)).collect::<Option<Vec<_>>>()
     });
-    names.ok_or_else(|| anyhow!("{file}: `docker.images` is {value}, not a list of names"))
+    names.ok_or_else(|| anyhow!("{file}: `docker.{key}` is {value}, not a list of names"))
+}
+
+/// Whether a volume may be mounted at a path of a container.
+fn is_place(path: &str) -> bool {
+    let ours = ["/work", "/run", "/proc", "/sys", "/dev", "/etc", "/usr"];
+    is_plain(path) && path != "/" && !ours.iter().any(|ours| Path::new(path).starts_with(ours))
 }
 
 #[cfg(test)]
@@ -52,6 +66,8 @@ mod tests {
             ("image = ''", "docker.image"),
             ("transport = 'tcp'", "tcp"),
             ("images = 'x'", "docker.images"),
+            ("caches = ['/work/x']", "/work/x"),
+            ("caches = ['a']", "docker.caches"),
         ] {
             assert!(section(wrong).unwrap_err().to_string().contains(named), "{wrong}");
         }

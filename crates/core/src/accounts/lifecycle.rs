@@ -125,6 +125,7 @@ impl Services {
         self.cancel_turns(account).await?;
         self.erase_sandboxes(account).await?;
         self.erase_files(account).await?;
+        self.sandboxes.boxes().remove_shares(account).await?;
         self.erase_conversations(account).await?;
         while self.stores.accounts.erase(account, BATCH).await? > 0 {
             // Others have the database in between.

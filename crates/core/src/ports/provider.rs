@@ -269,6 +269,11 @@ pub trait Provider: Send + Sync {
         Err(crate::Error::not_found(format!("there is no volume {name}")))
     }
 
+    /// Removes what the boxes of an account shared beside their volumes, such as caches. Its boxes are gone.
+    async fn remove_account(&self, _account: AccountId) -> Result<()> {
+        Ok(())
+    }
+
     /// `stopped` where the box does not run, `not_found` where there is none.
     async fn connect(&self, id: SandboxId) -> Result<Box<dyn Duplex>>;
 

@@ -5,10 +5,18 @@ use crate::{
     Error, Result,
     ports::{Provider, Record, RecordHead, VolumeInfo, Volumes},
 };
-use seawall_api::{ErrorKind, SandboxId};
+use seawall_api::{AccountId, ErrorKind, SandboxId};
 use std::sync::Arc;
 
 impl Sandboxes {
+    /// Removes what the sandboxes of a deleted account shared on each provider.
+    pub(crate) async fn remove_shares(&self, account: AccountId) -> Result<()> {
+        for provider in self.inner.providers.all() {
+            provider.remove_account(account).await?;
+        }
+        Ok(())
+    }
+
     /// Every data volume, also of sandboxes that are gone.
     pub async fn volumes(&self) -> Result<Vec<VolumeInfo>> {
         let mut all = Vec::new();

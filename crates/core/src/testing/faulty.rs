@@ -166,6 +166,10 @@ impl Provider for FaultyProvider {
         self.inner.watch().await
     }
 
+    async fn remove_account(&self, account: AccountId) -> Result<()> {
+        self.inner.remove_account(account).await
+    }
+
     fn connects_cheaply(&self) -> bool {
         self.inner.connects_cheaply()
     }

@@ -51,6 +51,8 @@ pub struct Plan<'a> {
     /// Folders of the host, as they were checked.
     pub folders: Vec<(PathBuf, String, bool)>,
     pub defaults: Defaults,
+    /// Paths of the caches that the sandboxes of an account share.
+    pub caches: &'a [String],
     /// The bound of the root file system, where the daemon enforces it.
     pub root_mb: Option<u64>,
 }
@@ -156,7 +158,24 @@ impl Plan<'_> {
         };
         let hosts = self.hosts.map(|folder| bind(folder, HOSTS, false));
         let folders = self.folders.iter().map(|(source, target, writable)| bind(source, target, *writable));
-        [work, program::mount(true)].into_iter().chain(hosts).chain(folders).collect()
+        let caches = self.caches.iter().map(|path| self.cache(path));
+        [work, program::mount(true)].into_iter().chain(hosts).chain(folders).chain(caches).collect()
+    }
+}
+
+impl Plan<'_> {
+    /// The cache of the account at a path. At first it has the files and the owner that the image has there.
+    fn cache(&self, path: &str) -> Mount {
+        Mount {
+            target: Some(path.to_owned()),
+            source: Some(labels::cache_name(path, self.account, self.installation)),
+            typ: Some(MountType::VOLUME),
+            volume_options: Some(MountVolumeOptions {
+                labels: Some(labels::of_cache(path, self.account, self.installation)),
+                ..MountVolumeOptions::default()
+            }),
+            ..Mount::default()
+        }
     }
 }
 

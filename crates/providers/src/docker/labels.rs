@@ -11,6 +11,8 @@ pub const INSTALLATION: &str = "seawall.installation";
 pub const SPEC: &str = "seawall.spec";
 /// The name of the volume as the service uses it.
 pub const VOLUME: &str = "seawall.volume";
+/// The path at which the sandboxes of an account have a cache volume.
+pub const CACHE: &str = "seawall.cache";
 /// Marks the volumes that hold guests. They belong to no installation.
 pub const GUEST: &str = "seawall.guest";
 
@@ -27,6 +29,19 @@ pub fn volume_name(volume: &str, installation: &str) -> String {
         Ok(_) => format!("seawall-data-{volume}"),
         Err(_) => format!("seawall-data-{installation}-{volume}"),
     }
+}
+
+/// The volume in which the sandboxes of an account keep the cache of a package manager.
+pub fn cache_name(path: &str, account: AccountId, installation: &str) -> String {
+    let hash = blake3::hash(path.as_bytes()).to_hex();
+    format!("seawall-cache-{installation}-{account}-{}", &hash[..8])
+}
+
+/// The labels of a cache volume.
+pub fn of_cache(path: &str, account: AccountId, installation: &str) -> Labels {
+    let labels =
+        [(CACHE, path.to_owned()), (ACCOUNT, account.to_string()), (INSTALLATION, installation.to_owned())];
+    labels.map(|(key, value)| (key.to_owned(), value)).into()
 }
 
 /// The labels of a sandbox's container: the user's, and ours.

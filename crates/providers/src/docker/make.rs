@@ -124,6 +124,8 @@ impl DockerProvider {
             hosts: hosts.as_deref(),
             folders: self.folders(spec)?,
             defaults: self.inner.settings.defaults,
+            // Nothing bounds the size of a cache.
+            caches: if spec.limits.disk_mb.is_none() { &self.inner.settings.caches } else { &[] },
             root_mb,
         };
         let options = CreateContainerOptionsBuilder::default().name(&container_name(id)).build();

@@ -67,6 +67,8 @@ pub struct DockerSettings {
     /// Patterns of the images that accounts other than the operator's may name. `*` matches any text.
     pub images: Vec<String>,
     pub transport: Transport,
+    /// Paths in the container at which the sandboxes of one account share a volume.
+    pub caches: Vec<String>,
     pub defaults: Defaults,
     /// Folders of this machine that sandboxes may be given.
     pub mounts: Mounts,
@@ -387,6 +389,13 @@ impl Provider for DockerProvider {
         {
             true => Ok(()),
             false => Err(Error::not_found(format!("there is no volume {name}; see `seawall volumes`"))),
+        }
+    }
+
+    async fn remove_account(&self, account: AccountId) -> Result<()> {
+        match self.is_used() {
+            true => volumes::remove_caches(&self.inner.daemon, &self.inner.installation, account).await,
+            false => Ok(()),
         }
     }
 

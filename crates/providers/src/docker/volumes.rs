@@ -10,7 +10,7 @@ use bollard::{
     models::{Volume, VolumeCreateRequest},
     query_parameters::{ListContainersOptionsBuilder, ListVolumesOptionsBuilder, RemoveVolumeOptions},
 };
-use seawall_api::ErrorKind;
+use seawall_api::{AccountId, ErrorKind};
 use seawall_core::{Error, Result, ports::VolumeInfo};
 use seawall_jail::tree::taken;
 use std::{path::Path, sync::Arc};
@@ -104,6 +104,25 @@ async fn find(daemon: &Daemon, installation: &str, name: &str) -> Result<Option<
         Err(error) if is_missing(&error) => Ok(None),
         Err(error) => Err(daemon.failed(&format!("the volume {name}"), error)),
     }
+}
+
+/// Removes the cache volumes of an account.
+pub async fn remove_caches(daemon: &Daemon, installation: &str, account: AccountId) -> Result<()> {
+    let docker = daemon.docker().await?;
+    let failed = |error| daemon.failed("removing the caches of an account", error);
+    let filters = ListVolumesOptionsBuilder::default().filters(&labels::filter(installation)).build();
+    let found = docker.list_volumes(Some(filters)).await.map_err(failed)?.volumes.unwrap_or_default();
+    let owner = account.to_string();
+    let is_cache = |volume: &&Volume| {
+        volume.labels.contains_key(labels::CACHE) && volume.labels.get(labels::ACCOUNT) == Some(&owner)
+    };
+    for volume in found.iter().filter(is_cache) {
+        match docker.remove_volume(&volume.name, None::<RemoveVolumeOptions>).await {
+            Err(error) if !is_missing(&error) => return Err(failed(error)),
+            _ => {}
+        }
+    }
+    Ok(())
 }
 
 fn belongs(volume: &Volume, installation: &str) -> bool {

@@ -11,10 +11,11 @@ mod registry;
 mod world;
 
 use seawall_api::{
-    ErrorKind, SandboxId,
+    AccountId, ErrorKind, SandboxId,
     sandbox::{EndReason, Limits, SandboxSpec},
 };
 use seawall_core::ports::{BoxState, Provider, Volumes};
+use seawall_providers::docker::DockerSettings;
 use std::{collections::BTreeMap, time::Duration};
 use world::{World, sh};
 
@@ -145,4 +146,34 @@ async fn what_ended_a_container_is_known() {
     world.provider.stop(id, Duration::from_secs(1)).await.unwrap();
     assert_eq!(reason().await, Some(EndReason::Stopped));
     world.remove(id).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn p2_caches_are_shared_by_the_sandboxes_of_one_account_only() {
+    let settings = DockerSettings {
+        image: Some(world::DEBIAN.to_owned()),
+        caches: vec!["/root/.cache".to_owned()],
+        ..DockerSettings::default()
+    };
+    let Some(world) = World::with("p2_caches_are_shared_by_one_account", settings) else { return };
+    let (mine, others) = (AccountId::generate(), AccountId::generate());
+    let mut made = Vec::new();
+    for account in [mine, mine, others] {
+        let id = SandboxId::generate();
+        world.provider.create(id, &SandboxSpec::default(), account).await.unwrap();
+        world.provider.start(id).await.unwrap();
+        made.push(id);
+    }
+    let see = async |id: SandboxId| sh(&world.guest(id), Some("root"), "ls /root/.cache").await.1;
+    sh(&world.guest(made[0]), Some("root"), "touch /root/.cache/wheel").await;
+    assert_eq!((see(made[1]).await, see(made[2]).await), ("wheel\n".to_owned(), String::new()));
+    for id in made {
+        world.remove(id).await;
+    }
+    let filter = format!("label=seawall.account={mine}");
+    let caches = || world.docker(&["volume", "ls", "-q", "--filter", &filter]).lines().count();
+    assert_eq!(caches(), 1, "a cache outlives its sandboxes");
+    world.provider.remove_account(mine).await.unwrap();
+    world.provider.remove_account(others).await.unwrap();
+    assert_eq!(caches(), 0);
 }
