@@ -30,7 +30,8 @@ run: ## sets up what is needed, builds, and runs the service on 127.0.0.1:7777 u
 try: build ## builds, then runs a command in a sandbox, without a service; prints 42
 	$(SEAWALL) run -- python3 -c 'print(6*7)'
 
-test: setup ## every test; the last line counts
+test: ## every test; the last line counts
+	@scripts/setup run
 	@scripts/test
 
 quick: ## tests that need no service and no root, in under a minute once they are built

@@ -1,7 +1,7 @@
 //! The guest as process 1 of a container whose daemon is not Seawall's, such as Docker's.
 //!
-//! The daemon hands over no descriptors, so the guest finds what it needs under fixed paths: the hosts' sockets in
-//! [`HOSTS`], which it dials, its control group below [`CGROUPS`], and a folder for its own sockets. The daemon keeps
+//! The daemon hands over no descriptors, so the guest uses fixed paths: the hosts' sockets in [`HOSTS`], which it
+//! dials, its control group below [`CGROUPS`], and a folder for its own sockets. The daemon keeps
 //! the exit code, which reports why the box ended.
 
 use crate::{
@@ -39,6 +39,9 @@ pub const WIRE: &str = "/run/seawall/wire.sock";
 const PROGRAMS: &str = "/run/seawall/bin";
 /// The tag of the command that the container was made with.
 pub const COMMAND: &str = "command";
+/// The addresses of host names. The daemon leaves the file to the image if the container has no network.
+const HOST_NAMES: &str = "/etc/hosts";
+const LOCALHOST: &str = "127.0.0.1\tlocalhost\n::1\tlocalhost ip6-localhost ip6-loopback\n";
 /// The kernel's counters of kills for memory and of refused processes, in control groups v2 and v1.
 const CGROUPS: [[&str; 2]; 2] =
     [["memory.events", "pids.events"], ["memory/memory.oom_control", "pids/pids.events"]];
@@ -66,6 +69,9 @@ pub fn run(config: Config) -> io::Result<u8> {
         // Daemons create the working directory of an image too. If this fails, commands report it.
         let _ = fs::create_dir_all(workdir);
     }
+    if let Err(error) = name_localhost(Path::new(HOST_NAMES)) {
+        crate::say!("`localhost` has no address: {HOST_NAMES}: {error}");
+    }
     if let Some(user) = &config.user {
         let user = users::find(user).map_err(|fault| io::Error::other(fault.message))?;
         users::own_workspace(&user);
@@ -79,6 +85,23 @@ pub fn run(config: Config) -> io::Result<u8> {
         _ => EndReason::Stopped,
     };
     Ok(reason.exit_code())
+}
+
+/// Adds `localhost` to a file of host names that lacks it, as many images do.
+fn name_localhost(file: &Path) -> io::Result<()> {
+    let text = match fs::read_to_string(file) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => String::new(),
+        text => text?,
+    };
+    let names = text.lines().filter(|line| !line.trim_start().starts_with('#'));
+    if names.flat_map(str::split_whitespace).any(|name| name == "localhost") {
+        return Ok(());
+    }
+    if let Some(folder) = file.parent() {
+        fs::create_dir_all(folder)?;
+    }
+    let separator = if text.is_empty() || text.ends_with('\n') { "" } else { "\n" };
+    fs::write(file, format!("{text}{separator}{LOCALHOST}"))
 }
 
 /// The kernel's counters of the container's control group, as far as the container can read them.
@@ -127,7 +150,7 @@ pub fn is_from_outside(stream: &tokio::net::UnixStream) -> bool {
 pub fn bridge() -> io::Result<()> {
     rustix::process::set_dumpable_behavior(DumpableBehavior::NotDumpable)?;
     let guest = UnixStream::connect(WIRE)?;
-    // Root of the container can put another socket in its place.
+    // Root of the container can replace the socket by one of its own.
     if rustix::net::sockopt::socket_peercred(&guest)?.pid != Pid::INIT {
         return Err(io::Error::new(
             io::ErrorKind::PermissionDenied,
@@ -155,5 +178,22 @@ fn carry(mut from: impl Read, mut to: impl Write) -> io::Result<()> {
             Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
             Err(error) => return Err(error),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn localhost_is_added_once() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("etc/hosts");
+        name_localhost(&file).unwrap();
+        name_localhost(&file).unwrap();
+        assert_eq!(fs::read_to_string(&file).unwrap(), LOCALHOST);
+        fs::write(&file, "# localhost\n10.0.0.1 box").unwrap();
+        name_localhost(&file).unwrap();
+        assert_eq!(fs::read_to_string(&file).unwrap(), format!("# localhost\n10.0.0.1 box\n{LOCALHOST}"));
     }
 }

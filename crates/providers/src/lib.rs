@@ -69,8 +69,8 @@ const BUSY_PAUSE: Duration = Duration::from_millis(5);
 
 /// Starts a program that this process may just have written.
 ///
-/// The kernel executes no file that is open for writing. A child that another thread forked while the file was written
-/// has it open until that child executes its own program.
+/// The kernel refuses to execute a file that is open for writing. A child that another thread forked while the file was
+/// written keeps it open until the child executes its own program.
 fn spawn_written<T>(mut spawn: impl FnMut() -> io::Result<T>) -> io::Result<T> {
     for _ in 0..BUSY_TRIES {
         match spawn() {

@@ -53,7 +53,7 @@ pub struct BenchBoxesArgs {
 pub enum Bench {
     /// Commands, output, files, and the guest's size, on sandboxes of its own
     Exec(BenchExecArgs),
-    /// Containers, beside the same steps through the API of the Docker daemon
+    /// Containers, compared with the same steps by the Docker daemon's API
     Docker(BenchDockerArgs),
     /// Messages and lists in the databases
     Stores(BenchStoresArgs),

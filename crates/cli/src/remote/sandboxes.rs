@@ -85,7 +85,7 @@ async fn remove(remote: &Remote, args: &rm::RmArgs, reference: &str) -> Result<(
 
 pub async fn inspect(remote: &Remote, args: &InspectArgs) -> Result<i32> {
     let found = remote.find(&args.id).await?;
-    // Alone it comes with its published ports.
+    // A list of sandboxes omits published ports; a single sandbox has them.
     let sandbox = remote.client.sandbox(found.info.id).await?;
     let mut shown = serde_json::to_value(&sandbox)?;
     // What cannot be asked now is left out; the rest is still worth seeing.

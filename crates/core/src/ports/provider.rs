@@ -269,7 +269,7 @@ pub trait Provider: Send + Sync {
         Err(crate::Error::not_found(format!("there is no volume {name}")))
     }
 
-    /// Removes what the boxes of an account shared beside their volumes, such as caches. Its boxes are gone.
+    /// Removes the caches that the boxes of an account shared. The caller removed its boxes before.
     async fn remove_account(&self, _account: AccountId) -> Result<()> {
         Ok(())
     }

@@ -70,6 +70,10 @@ impl Plan<'_> {
             env: Some(ours.chain(users).collect()),
             entrypoint: Some(vec![program::GUEST_PATH.to_owned()]),
             cmd: Some(self.arguments()),
+            // Without Docker's network code a start is faster, and containers that start and end at the same time cannot
+            // lock up the daemon: in Docker 20.10 they do, also in the network `none`. Only with it does a container
+            // have a file of host names, which the guest cannot write into a read-only root.
+            network_disabled: Some(!spec.read_only_root),
             working_dir: Some("/".to_owned()),
             labels: Some(labels::of_container(id, spec, self.account, self.installation)?),
             stop_signal: Some("SIGTERM".to_owned()),
@@ -124,7 +128,7 @@ impl Plan<'_> {
             // The same value means that there is no swap.
             memory_swap: Some(memory),
             pids_limit: Some(limits.max_processes.unwrap_or(defaults.max_processes).cast_signed()),
-            // The machine may hand core dumps to a program of its own.
+            // `core_pattern` of the machine can start a program outside the container for each core dump.
             ulimits: Some(vec![bound("nofile", open_files), bound("core", 0)]),
             log_config: Some(HostConfigLogConfig {
                 typ: Some("json-file".to_owned()),

@@ -60,7 +60,7 @@ impl Daemon {
         Ok(format!("{}.{:09}", time.as_second(), time.subsec_nanosecond()))
     }
 
-    /// Why the daemon cannot limit the root file system of a container. None where it can.
+    /// Returns the reason if the daemon cannot limit the root file system of a container.
     pub async fn no_root_limit(&self) -> Result<Option<String>> {
         let info =
             self.docker().await?.info().await.map_err(|error| self.failed("the Docker daemon", error))?;

@@ -116,7 +116,7 @@ impl Disks {
     }
 }
 
-/// Why the size of a volume cannot be limited on this machine, whatever the daemon can.
+/// Returns an error with the reason if this machine cannot limit the size of a volume.
 pub fn missing(is_local: bool) -> Option<Error> {
     let why = match () {
         () if !is_local => "the Docker daemon is on another machine",

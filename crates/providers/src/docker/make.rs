@@ -124,7 +124,7 @@ impl DockerProvider {
             hosts: hosts.as_deref(),
             folders: self.folders(spec)?,
             defaults: self.inner.settings.defaults,
-            // Nothing bounds the size of a cache.
+            // The size of a cache has no bound, so a sandbox with a limited disk has none.
             caches: if spec.limits.disk_mb.is_none() { &self.inner.settings.caches } else { &[] },
             root_mb,
         };
@@ -156,8 +156,8 @@ impl DockerProvider {
         }
     }
 
-    /// Makes the data volume of a fixed size where one is asked for. Returns the bound of the root file system where the
-    /// daemon has to enforce one.
+    /// Makes the data volume if `disk_mb` gives it a fixed size. Returns the bound of the root file system if the daemon
+    /// has to enforce one.
     async fn make_disk(
         &self,
         id: SandboxId,

@@ -279,7 +279,7 @@ impl Provider for DockerProvider {
     async fn create(&self, id: SandboxId, spec: &SandboxSpec, account: AccountId) -> Result<BoxInfo> {
         self.check_spec(spec)?;
         self.check_image(spec, account)?;
-        // Without a daemon nothing is made, and nothing needs to be cleaned up.
+        // The daemon is checked first, so that a failure leaves no trace.
         self.inner.daemon.docker().await?;
         self.note_use()?;
         match self.inspect(id).await {
@@ -312,7 +312,7 @@ impl Provider for DockerProvider {
             docker.unpause_container(&name).await.map_err(failed)?;
             return Ok(self.inspect(id).await?.info);
         }
-        // Refused folders are refused before anything runs, and what was checked is compared with what is mounted.
+        // Folders are checked before the container starts, and compared with its mounts afterwards.
         let folders = self.inner.host_folders.resolve(&found.info.spec.mounts)?;
         self.inner.folders.forget_end(id)?;
         // The guest dials while the daemon still answers, so the socket is made first.

@@ -123,7 +123,7 @@ impl DockerProvider {
         }
         match exec_stream::connect(&self.inner.daemon, id).await {
             Ok(stream) => Ok(stream),
-            // The daemon says less about a container that has ended than its state does.
+            // The state of an ended container explains more than the daemon's error.
             Err(error) => match self.inspect(id).await {
                 Ok(now) if now.info.state != BoxState::Running => Err(self.stopped(&now).with_source(error)),
                 _ => Err(error),
@@ -143,7 +143,7 @@ impl DockerProvider {
         }
     }
 
-    /// Whether a container's process 1 is a process of this machine, whose connections can be told from others.
+    /// Whether process 1 of a container is a process of this machine, so that the kernel reports its number as a peer.
     pub(super) fn uses_sockets(&self, pid: u32, container: &str) -> bool {
         self.may_use_sockets()
             && fs::read_to_string(format!("/proc/{pid}/cgroup"))
@@ -213,7 +213,7 @@ impl DockerProvider {
         let docker = daemon.docker().await?;
         let give_up = Instant::now() + DAEMON_PATIENCE;
         loop {
-            // `v` removes volumes without a name, which the image may have asked for.
+            // `v` removes volumes without a name, which the image can declare.
             let options = RemoveContainerOptionsBuilder::default().force(true).v(true).build();
             match docker.remove_container(&container_name(id), Some(options)).await {
                 Ok(()) => return Ok(()),

@@ -1,7 +1,7 @@
 //! The wire over sockets in a folder that is mounted into the container, where the daemon runs on this machine.
 //!
-//! For each connection the host binds a socket of its own in the folder, which the container can read and not write.
-//! The guest dials each new socket once. Any process of the container can do the same, so each connection is checked,
+//! For each connection the host binds a new socket in the folder, which the container can read and not write. The
+//! guest dials each new socket once. Any process of the container can do the same, so each connection is checked,
 //! and only one of the container's process 1 is kept.
 
 use rustix::fs::{Mode, OFlags};
@@ -37,7 +37,7 @@ impl Drop for Socket {
 impl Socket {
     pub fn bind(folder: &Path) -> io::Result<Socket> {
         let name = SandboxId::generate().to_string();
-        // A socket's path has room for about a hundred bytes only, so the folder is named by its descriptor.
+        // The path of a socket is limited to 108 bytes, so the folder is named by its descriptor.
         let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let dir = rustix::fs::open(folder, flags, Mode::empty())?;
         let draft = format!("/proc/self/fd/{}/{name}", dir.as_raw_fd());

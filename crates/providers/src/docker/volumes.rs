@@ -61,7 +61,7 @@ pub async fn make_on_device(daemon: &Daemon, labels: Labels, name: String, devic
     let options = [
         ("type", "ext4".to_owned()),
         ("device", device.display().to_string()),
-        // What is deleted becomes a hole of the image again.
+        // `discard` turns deleted blocks into holes of the image.
         ("o", "nosuid,nodev,noinit_itable,discard".to_owned()),
     ];
     let what = format!("making the volume {name}");
@@ -132,7 +132,7 @@ fn belongs(volume: &Volume, installation: &str) -> bool {
 /// Removes a volume of the installation, and its disk. Returns false where there is none.
 pub async fn remove(daemon: &Daemon, disks: Arc<Disks>, installation: &str, name: &str) -> Result<bool> {
     if !exists(daemon, installation, name).await? {
-        // A volume that was removed by hand leaves its disk.
+        // An operator who removes a volume by hand leaves its disk behind.
         let volume = labels::volume_name(name, installation);
         return off_thread(move || match disks.taken(&volume) {
             Some(_) => disks.remove(&volume).map(|()| true),

@@ -27,7 +27,7 @@ cases!("crash";
     a_wire_cut_in_mid_command_loses_nothing [Programs];
     a_provider_that_fails_for_a_while_is_tried_again;
     removing_while_commands_run;
-    fifty_at_once;
+    fifty_at_once [Room];
 );
 
 async fn a_guest_that_died_is_told_and_started_again(cx: Cx) -> Result<()> {

@@ -29,6 +29,11 @@ pub trait Fixture: Send + Sync {
         found.is_ok_and(|status| status.success())
     }
 
+    /// Whether cases that fill the machine run.
+    fn has_room(&self) -> bool {
+        true
+    }
+
     /// Ends the guest of a box at once, as a crash would.
     async fn crash_guest(&self, id: SandboxId) -> Result<()>;
 
@@ -111,6 +116,10 @@ impl Fixture for Docker {
 
     fn has_python(&self) -> bool {
         self.settings.image.as_deref() == Some(DEBIAN)
+    }
+
+    fn has_room(&self) -> bool {
+        env::var_os(DOCKER_TCP).is_some()
     }
 
     async fn crash_guest(&self, id: SandboxId) -> Result<()> {

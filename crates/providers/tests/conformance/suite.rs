@@ -70,10 +70,20 @@ pub enum Need {
     Root,
     /// The box has python3.
     Python,
+    /// The case may fill the machine.
+    Room,
+}
+
+/// What the cases of a fixture can use.
+struct Means {
+    can: Capabilities,
+    python: bool,
+    room: bool,
 }
 
 impl Need {
-    fn missing(self, can: &Capabilities, python: bool) -> Option<String> {
+    fn missing(self, means: &Means) -> Option<String> {
+        let can = &means.can;
         let (met, name) = match self {
             Need::Durable => (can.durable, "durable"),
             Need::Programs => (can.programs, "programs"),
@@ -84,7 +94,8 @@ impl Need {
             Need::Users => (can.users, "users"),
             Need::NoImages => return can.images.then(|| "it takes images".into()),
             Need::Root => return (!rustix::process::getuid().is_root()).then(|| "not root".into()),
-            Need::Python => return (!python).then(|| "no python3".into()),
+            Need::Python => return (!means.python).then(|| "no python3".into()),
+            Need::Room => return (!means.room).then(|| "`make test-docker` runs it".into()),
         };
         (!met).then(|| format!("capability: {name}"))
     }
@@ -180,13 +191,13 @@ fn all_cases() -> Vec<Case> {
 }
 
 pub fn trials(provider: &'static str, make: MakeFixture) -> Vec<Trial> {
-    let (can, python) = match capabilities(make) {
+    let means = match means(make) {
         Ok(found) => found,
         Err(error) => return vec![broken(provider, &error)],
     };
     let trial = |case: Case| {
         let name = format!("{provider}::{}::{}", case.group, case.name);
-        let missing = case.needs.iter().find_map(|need| need.missing(&can, python));
+        let missing = case.needs.iter().find_map(|need| need.missing(&means));
         let (id, ignored) = (name.clone(), missing.is_some());
         if let Some(why) = missing {
             tally(provider, |tally| tally.skipped.push((name.clone(), why)));
@@ -212,11 +223,11 @@ fn workers() -> Result<runtime::Runtime> {
     Ok(runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?)
 }
 
-/// What a provider can do, and whether its boxes have python3.
-fn capabilities(make: MakeFixture) -> Result<(Capabilities, bool)> {
+fn means(make: MakeFixture) -> Result<Means> {
     workers()?.block_on(async {
         let fixture = make()?;
-        Ok((fixture.provider().capabilities(), fixture.has_python()))
+        let can = fixture.provider().capabilities();
+        Ok(Means { can, python: fixture.has_python(), room: fixture.has_room() })
     })
 }
 

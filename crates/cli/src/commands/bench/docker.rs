@@ -1,4 +1,4 @@
-//! The provider `docker`, beside the same steps through the daemon's own API.
+//! Compares the provider `docker` with the same steps by the daemon's own API.
 
 use super::{
     figures::{Bound, Report, percentile},
