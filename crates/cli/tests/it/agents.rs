@@ -289,7 +289,8 @@ fn m2_a_killed_server_loses_nothing_of_claude_codes_answer() {
     let said: String = (0..12).map(|number| format!("word{number} ")).collect();
     assert_eq!(text(&events).trim_end(), said.trim_end());
     let ended = events.last().unwrap();
-    assert_eq!(ended["usage"], json!({"input_tokens": 2000, "output_tokens": 80, "cache_tokens": 6}));
+    let usage = json!({"input_tokens": 2000, "output_tokens": 80, "cache_tokens": 6});
+    assert_eq!(ended["usage"], usage, "{}\n{log}", json!(agent.models.log()));
     assert_eq!(ended["stats"]["messages_exchanged"], 2);
 }
 
