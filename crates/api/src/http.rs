@@ -149,6 +149,18 @@ pub struct CreateSandbox {
     /// The root file system can only be read. `null` means the template's choice.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub read_only_root: Option<bool>,
+    /// It can reach public addresses. `null` means the template's choice.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub allow_network: Option<bool>,
+    /// A network of the operator's that it joins. For the operator.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub network: Option<String>,
+    /// The container runtime that starts it, such as `runsc`, if the operator allows it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub runtime: Option<String>,
+    /// The caller's own name for a group of sandboxes.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub project_id: Option<String>,
     /// False: it is made and not started.
     #[serde(default = "yes", skip_serializing_if = "is_true")]
     pub start: bool,
@@ -177,6 +189,10 @@ impl Default for CreateSandbox {
             command: None,
             ports: Vec::new(),
             read_only_root: None,
+            allow_network: None,
+            network: None,
+            runtime: None,
+            project_id: None,
             start: true,
         }
     }
@@ -384,12 +400,41 @@ pub struct PortToken {
     pub expires_at: Timestamp,
 }
 
+/// What a comparison of sandboxes with the boxes of all providers found (P8), and mended unless it was a dry run.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct Reconciliation {
+    /// Nothing was changed.
+    pub dry_run: bool,
+    /// Boxes without a record. They are removed, and their volumes are kept.
+    pub removed: Vec<SandboxId>,
+    /// Sandboxes whose removal was cut short. It is finished.
+    pub finished: Vec<SandboxId>,
+    /// Sandboxes whose creation was cut short. It is taken back.
+    pub unmade: Vec<SandboxId>,
+    /// Sandboxes whose box is gone. The next use makes it again, with its volume or from the bucket.
+    pub lost: Vec<SandboxId>,
+    /// Sandboxes that do not run and whose template names another image now. Their box is made again, with its volume.
+    pub rebuilt: Vec<SandboxId>,
+    /// Sandboxes whose template names another image now, and why their box is not made again yet.
+    pub outdated: BTreeMap<SandboxId, String>,
+    /// Providers that do not answer. Their sandboxes are left alone.
+    pub unavailable: Vec<String>,
+}
+
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct ProviderInfo {
     pub name: String,
-    /// Where nothing else is named.
+    /// Sandboxes whose request and template name no provider use this one.
     pub default: bool,
+    /// Whether it can make sandboxes now.
+    #[serde(default)]
+    pub usable: bool,
+    /// Why it cannot, and what to do about it. Only the operator is told.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub why: Option<String>,
     #[cfg_attr(feature = "openapi", schema(value_type = Object))]
     pub capabilities: Value,
 }

@@ -102,6 +102,11 @@ id!(
     HookRunId
 );
 
+impl SandboxId {
+    /// The box that a provider starts and removes to find out whether it can be used.
+    pub const PROBE: SandboxId = SandboxId(Uuid::from_u128(0x0190_0000_0000_7000_8000_0000_0000_0002));
+}
+
 impl AccountId {
     /// The account `local`: that of the command line, and of a server's first key.
     pub const LOCAL: AccountId = AccountId(Uuid::from_u128(0x0190_0000_0000_7000_8000_0000_0000_0001));

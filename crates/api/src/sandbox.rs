@@ -47,6 +47,32 @@ pub struct SandboxSpec {
     /// The root file system can only be read. `/work` and folders for temporary files can be written.
     #[serde(default, skip_serializing_if = "is_false")]
     pub read_only_root: bool,
+    /// It can reach public addresses. Private networks, the host and other sandboxes stay out of reach.
+    #[serde(default, skip_serializing_if = "is_false")]
+    pub allow_network: bool,
+    /// A network of the operator's that it joins, by the name that the provider knows. Seawall's rules do not hold there.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub network: Option<String>,
+    /// The container runtime that starts it, such as `runsc`. The provider's default if it is missing.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub runtime: Option<String>,
+    /// The caller's own name for a group of sandboxes.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub project_id: Option<String>,
+}
+
+/// By what a sandbox reaches other machines.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub enum Egress {
+    /// It reaches none.
+    #[default]
+    None,
+    /// By a Docker network of Seawall's own, whose rules refuse all addresses that are not public.
+    Docker,
+    /// By a network on which no rules of Seawall's hold.
+    External,
 }
 
 fn is_false(flag: &bool) -> bool {
@@ -334,6 +360,8 @@ pub struct SandboxInfo {
     pub created_at: Timestamp,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub started_at: Option<Timestamp>,
+    #[serde(default)]
+    pub egress: Egress,
 }
 
 /// A sandbox as the service knows it, with what belongs to its account.

@@ -60,7 +60,10 @@ impl App {
         let native = NativeProvider::open(data, boxes).with_context(|| unusable(data))?;
         // `mock` is for tests and is not offered here.
         let all: Vec<Arc<dyn Provider>> = vec![Arc::new(native), Arc::new(docker), Arc::new(local)];
-        let providers = Providers::new(&settings.provider, all)?;
+        let providers = match &settings.provider {
+            Some(name) => Providers::new(name, all)?,
+            None => Providers::undecided(all),
+        };
         let sandboxes = Sandboxes::new(providers, Arc::new(records), Arc::new(SystemClock));
         let config = settings.file.clone();
         Ok(App { settings, sandboxes, stores, claims, node, config, json })

@@ -21,6 +21,7 @@ use crate::commands::{
     rm::RmArgs,
     run::RunArgs,
     serve::ServeArgs,
+    service::ReconcileArgs,
     shell::ShellArgs,
     start::StartArgs,
     stop::StopArgs,
@@ -157,6 +158,10 @@ pub enum Command {
     Hooks(HooksArgs),
     /// List the kinds of agents, or show one
     Templates(TemplatesArgs),
+    /// List the providers, and why one cannot be used
+    Providers,
+    /// Compare sandboxes with the boxes of all providers, and mend differences; a server does it each minute
+    Reconcile(ReconcileArgs),
     /// Serve the HTTP API
     Serve(ServeArgs),
     /// Look after the keys by which programs are known to a server

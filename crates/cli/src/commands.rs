@@ -21,6 +21,7 @@ pub mod restore;
 pub mod rm;
 pub mod run;
 pub mod serve;
+pub mod service;
 pub mod shell;
 pub mod start;
 pub mod stop;
@@ -99,6 +100,7 @@ async fn on(app: &App, command: Command) -> Result<i32> {
         Command::Keys(args) => keys::keys(app, &args).await,
         Command::Accounts(args) => accounts::accounts(app, &args).await,
         Command::Account(args) => accounts::account(app, &args).await,
+        Command::Providers | Command::Reconcile(_) => Err(service::needs_server()),
         Command::Doctor(_) | Command::Bench(_) | Command::Db(_) | Command::Completions { .. } => Ok(0),
     }
 }

@@ -62,7 +62,17 @@ const NATIVE_KEYS: [&str; 9] = [
     "disk_iops",
     "disk_reserve_mb",
 ];
-const DOCKER_KEYS: [&str; 5] = ["host", "image", "images", "transport", "caches"];
+const DOCKER_KEYS: [&str; 9] = [
+    "host",
+    "image",
+    "images",
+    "transport",
+    "caches",
+    "name_servers",
+    "refused_ranges",
+    "unchecked_network",
+    "runtimes",
+];
 const EXEC_KEYS: [&str; 2] = ["timeout_seconds", "output_limit_bytes"];
 const STOP_KEYS: [&str; 1] = ["grace_seconds"];
 const TIMEOUT_VAR: &str = "SEAWALL_EXEC_TIMEOUT_SECONDS";
@@ -72,7 +82,8 @@ const GRACE_VAR: &str = "SEAWALL_STOP_GRACE_SECONDS";
 #[derive(Debug, Clone, PartialEq)]
 pub struct Settings {
     pub data: PathBuf,
-    pub provider: String,
+    /// The provider of sandboxes that name none. `None` lets the server choose.
+    pub provider: Option<String>,
     pub exec_timeout: Option<Duration>,
     pub output_limit: Option<u64>,
     pub stop_grace: Duration,
@@ -95,7 +106,7 @@ impl Default for Settings {
     fn default() -> Self {
         Settings {
             data: PathBuf::from("/var/lib/seawall"),
-            provider: "native".to_owned(),
+            provider: None,
             exec_timeout: None,
             output_limit: None,
             stop_grace: Duration::from_secs(5),
@@ -110,6 +121,13 @@ impl Default for Settings {
             retention: RetentionSettings::default(),
             file: None,
         }
+    }
+}
+
+impl Settings {
+    /// The provider of commands that make boxes by themselves.
+    pub fn provider_name(&self) -> &str {
+        self.provider.as_deref().unwrap_or("native")
     }
 }
 
@@ -214,7 +232,7 @@ impl Layers {
         if let Some(value) = table.get("provider") {
             let name = value.as_str().filter(|name| !name.is_empty());
             let name = name.ok_or_else(|| anyhow!("{shown}: `provider` must be a name, e.g. \"native\""))?;
-            self.settings.provider = name.to_owned();
+            self.settings.provider = Some(name.to_owned());
         }
         let exec = section(&shown, &table, "exec", &EXEC_KEYS)?;
         let stop = section(&shown, &table, "stop", &STOP_KEYS)?;

@@ -13,7 +13,7 @@ mod workspaces;
 
 use crate::{
     args::Command,
-    commands::{cp, exec, forward, kill, logs, serve, shell},
+    commands::{cp, exec, forward, kill, logs, serve, service, shell},
     config::Settings,
     exit::Usage,
     lookup::Place,
@@ -99,6 +99,8 @@ async fn on(remote: &Remote, command: Command) -> Result<i32> {
         Command::Keys(args) => accounts::keys(remote, &args).await,
         Command::Accounts(args) => accounts::accounts(remote, &args).await,
         Command::Account(args) => accounts::account(remote, &args).await,
+        Command::Providers => service::providers(remote).await,
+        Command::Reconcile(args) => service::reconcile(remote, &args).await,
         // Volumes, verify, and what never gets here.
         _ => Err(Usage(ONLY_THERE.to_owned()).into()),
     }
@@ -146,6 +148,10 @@ fn wanted(new: NewSandbox, start: bool) -> CreateSandbox {
         command: spec.command,
         ports: spec.ports,
         read_only_root: spec.read_only_root.then_some(true),
+        allow_network: spec.allow_network.then_some(true),
+        network: spec.network,
+        runtime: spec.runtime,
+        project_id: spec.project_id,
         start,
     }
 }

@@ -5,7 +5,9 @@ use reqwest::Method;
 use seawall_api::{
     AccountId, KeyId,
     account::{Account, AccountUsage, ApiKey},
-    http::{CreateAccount, CreateKey, Health, List, NewKey, ProviderInfo, RotateKey, SetSettings},
+    http::{
+        CreateAccount, CreateKey, Health, List, NewKey, ProviderInfo, Reconciliation, RotateKey, SetSettings,
+    },
 };
 use serde_json::{Map, Value};
 
@@ -31,6 +33,11 @@ impl Client {
 
     pub async fn providers(&self) -> Result<List<ProviderInfo>> {
         self.get(&["providers"]).answer().await
+    }
+
+    /// Compares sandboxes with the boxes of all providers, and mends differences unless it is a dry run. For operators.
+    pub async fn reconcile(&self, dry_run: bool) -> Result<Reconciliation> {
+        self.post(&["reconcile"]).query("dry_run", dry_run).answer().await
     }
 
     /// The key's own.

@@ -68,7 +68,9 @@ pub fn reconcile(
         (_, S::Stopping) => (S::Stopping, None),
         (BoxState::Running, _) => (S::Running, None),
         (BoxState::Paused, _) => (S::Paused, None),
-        (BoxState::Created, _) => (S::Created, None),
+        (BoxState::Created, S::Creating | S::Created) => (S::Created, None),
+        // A box that was made again. Its volume can have work of the box before.
+        (BoxState::Created, _) => (S::Stopped, reason.cloned().or(Some(EndReason::Stopped))),
         (BoxState::Damaged, _) => (S::Failed, found.reason.clone()),
         (BoxState::Stopped, _) => {
             // A provider knows that it was stopped; why, whoever did it knows better.
@@ -88,7 +90,7 @@ mod tests {
     use proptest::prelude::*;
     use seawall_api::{
         SandboxId,
-        sandbox::{Limits, SandboxSpec},
+        sandbox::{Egress, Limits, SandboxSpec},
     };
 
     fn found(state: BoxState) -> BoxInfo {
@@ -101,6 +103,7 @@ mod tests {
             pid: None,
             volume: String::new(),
             limits: Limits::default(),
+            egress: Egress::None,
         }
     }
 
@@ -156,7 +159,9 @@ mod tests {
             let (seen, reason) = reconcile(recorded, None, Some(&found(state)));
             if recorded != SandboxState::Stopping {
                 prop_assert_eq!(seen.as_str(), match state {
-                    BoxState::Created => "created",
+                    BoxState::Created if matches!(recorded, SandboxState::Creating | SandboxState::Created) => "created",
+                    // A box that was made again: what ran before can have left work in its volume.
+                    BoxState::Created => "stopped",
                     BoxState::Running => "running",
                     BoxState::Paused => "paused",
                     BoxState::Stopped => "stopped",

@@ -9,6 +9,7 @@ pub(crate) mod check;
 mod disk;
 mod make;
 mod ports;
+mod renew;
 mod stop;
 mod sweep;
 mod unsynced;
@@ -29,7 +30,7 @@ use seawall_api::{
     exec::{ProcessInfo, StartProcess},
     hello::Role,
     message::{Attach, GuestInfo},
-    sandbox::{EndReason, Limits, SandboxInfo, SandboxSpec, SandboxState},
+    sandbox::{Egress, EndReason, Limits, SandboxInfo, SandboxSpec, SandboxState},
 };
 use seawall_wire::{Connector, Guest, Process};
 use serde::Serialize;
@@ -43,7 +44,6 @@ use std::{
 
 pub(crate) use admit::{Purpose, counted_disk};
 pub(crate) use check::{LONGEST_VOLUME, spec as check_spec, wishes as check_wishes};
-pub use sweep::Sweep;
 pub use watch::SandboxEvent;
 
 /// The longest that processes may be given to end by themselves.
@@ -442,7 +442,8 @@ pub(crate) enum Left {
 
 fn info(record: &Record, found: Option<&BoxInfo>) -> SandboxInfo {
     let (state, reason) = lifecycle::reconcile(record.state, record.reason.as_ref(), found);
-    SandboxInfo { state, reason, ..as_recorded(record) }
+    let egress = found.map(|found| found.egress).unwrap_or_default();
+    SandboxInfo { state, reason, egress, ..as_recorded(record) }
 }
 
 fn as_recorded(record: &Record) -> SandboxInfo {
@@ -455,6 +456,7 @@ fn as_recorded(record: &Record) -> SandboxInfo {
         spec: record.spec.clone(),
         created_at: record.created_at,
         started_at: record.started_at,
+        egress: Egress::default(),
     }
 }
 

@@ -9,6 +9,7 @@ mod entrances;
 mod files;
 mod manage;
 mod owned;
+mod reconcile;
 mod rescue;
 mod restore;
 mod stored;
@@ -60,6 +61,8 @@ const LAST_VERSION: &str = "last_version";
 const IN_PART: &str = "in_part";
 /// The template by which that was decided.
 const FILES_OF: &str = "files_of";
+/// The image that the template named when the sandbox got it. A sandbox whose request named an image has no such note.
+const TEMPLATE_IMAGE: &str = "template_image";
 
 /// False: it was once.
 fn is_ready(metadata: &Map<String, Value>) -> bool {
@@ -352,7 +355,11 @@ impl SandboxService {
         }
         let told = if before.is_some() { rebuilt } else { created };
         let volumes = if kept { Volumes::Keep } else { Volumes::Delete };
+        let takes_image = before.is_none_or(|row| row.spec != new.spec);
         self.launch(new, volumes, left).await.map_err(|error| told(wanted.sandbox, error))?;
+        if takes_image && self.sandboxes.providers().get(&name)?.capabilities().images {
+            self.note_image(wanted, template.sandbox.image.as_ref()).await;
+        }
         self.cold_start(wanted, volumes, left, !kept).await
     }
 

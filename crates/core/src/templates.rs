@@ -92,6 +92,12 @@ pub struct SandboxPart {
     pub command: Option<Vec<String>>,
     pub ports: Vec<u16>,
     pub read_only_root: bool,
+    pub allow_network: bool,
+    /// A network of the operator's. It excludes `allow_network`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub network: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub runtime: Option<String>,
     /// T5: when it ends by itself. What is not said here is as the server has it.
     pub timeouts: Timeouts,
 }
@@ -241,6 +247,9 @@ impl Template {
             command: part.command.clone(),
             ports: part.ports.clone(),
             read_only_root: part.read_only_root,
+            allow_network: part.allow_network,
+            network: part.network.clone(),
+            runtime: part.runtime.clone(),
             ..SandboxSpec::default()
         };
         if let Some(program) = self.program()?.filter(|_| mounts) {

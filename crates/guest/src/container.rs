@@ -117,7 +117,12 @@ fn counters() -> [Option<OwnedFd>; 2] {
 /// Begins what only a container needs, once the guest serves.
 pub fn begin(guest: &Rc<Guest>) {
     tokio::task::spawn_local(dial::serve(guest.clone(), HOSTS.into()));
-    if !guest.config.command.is_empty() {
+}
+
+/// Starts the command of the container at the first connection of a host: until then the host may still be separating the
+/// container from others in its network.
+pub fn connected(guest: &Rc<Guest>) {
+    if !guest.config.command.is_empty() && !guest.command_started.replace(true) {
         let guest = guest.clone();
         tokio::task::spawn_local(async move {
             if let Err(fault) = start_command(&guest).await {

@@ -102,6 +102,9 @@ async fn connection(guest: Rc<Guest>, mut stream: UnixStream) -> Result<()> {
         // While the host reads its welcome.
         process::pool::make_ready(&guest);
     }
+    if guest.config.container {
+        container::connected(&guest);
+    }
     match hello.role {
         Role::Bulk => bulk::serve(guest, stream).await,
         Role::Client => multiplexed(guest, stream, None).await,

@@ -41,6 +41,8 @@ pub struct Guest {
     /// An orderly end was asked for, with this grace in milliseconds.
     pub stopping: Cell<Option<u64>>,
     pub stop: Notify,
+    /// The command of a container was started.
+    pub command_started: Cell<bool>,
     pub sync: crate::sync::Syncs,
 }
 
@@ -81,6 +83,7 @@ impl Guest {
             control: RefCell::new(None),
             stopping: Cell::new(None),
             stop: Notify::new(),
+            command_started: Cell::new(false),
             sync: crate::sync::Syncs::default(),
             config,
         }))

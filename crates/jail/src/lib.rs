@@ -10,6 +10,7 @@ pub mod caps;
 pub mod cgroup;
 pub mod disk;
 pub mod etc;
+pub mod firewall;
 pub mod kernel;
 pub mod launcher;
 pub mod machine;

@@ -11,7 +11,7 @@ use rustix::{
 };
 use seawall_api::{
     AccountId, ErrorKind, SandboxId,
-    sandbox::{EndReason, Limits, SandboxSpec},
+    sandbox::{Egress, EndReason, Limits, SandboxSpec},
 };
 use seawall_core::{
     Error, Result,
@@ -245,6 +245,7 @@ impl Boxes {
             pid,
             volume: id.to_string(),
             limits: Limits::default(),
+            egress: Egress::None,
         })
     }
 
@@ -332,7 +333,18 @@ pub fn refuse_damaged(info: &BoxInfo) -> Result<()> {
 
 /// Refuses what only a provider with images can do.
 pub fn refuse_image_options(provider: &str, spec: &SandboxSpec) -> Result<()> {
-    let asked = [("command", spec.command.is_some()), ("read_only_root", spec.read_only_root)];
+    if spec.allow_network {
+        let message = format!(
+            "the provider `{provider}` cannot enforce `allow_network` here; leave it out, or use the provider `docker`"
+        );
+        return Err(Error::new(ErrorKind::LimitUnenforceable, message));
+    }
+    let asked = [
+        ("command", spec.command.is_some()),
+        ("read_only_root", spec.read_only_root),
+        ("network", spec.network.is_some()),
+        ("runtime", spec.runtime.is_some()),
+    ];
     match asked.iter().find(|(_, asked)| *asked) {
         Some((name, _)) => {
             let message = format!(

@@ -8,6 +8,7 @@
 //! - [`container`]: what a container is created with.
 //! - [`state`]: what the daemon reports of a container, as a box.
 //! - [`disks`]: data volumes of a fixed size.
+//! - [`network`]: networks of containers that reach public addresses, and their rules.
 //! - [`program`]: the guest, in a volume of its own.
 //! - [`sockets`], [`exec_stream`]: the two transports of the wire.
 
@@ -21,6 +22,7 @@ mod folders;
 mod image;
 mod labels;
 mod make;
+mod network;
 mod program;
 mod provider;
 mod run;
@@ -28,4 +30,5 @@ mod sockets;
 mod state;
 mod volumes;
 
+pub use network::NetworkSettings;
 pub use provider::{DockerProvider, DockerSettings, Transport};

@@ -12,6 +12,7 @@ mod launch;
 mod limits;
 mod mounts;
 mod place;
+mod probe;
 mod provider;
 mod resources;
 mod spares;

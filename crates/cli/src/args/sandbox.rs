@@ -70,6 +70,22 @@ pub struct SpecArgs {
     /// Let the root file system only be read
     #[arg(long)]
     pub read_only_root: bool,
+
+    /// Let it reach public addresses; private networks, this machine and other sandboxes stay out of reach
+    #[arg(long)]
+    pub allow_network: bool,
+
+    /// A Docker network of your own that it joins, without Seawall's rules
+    #[arg(long, value_name = "NAME", conflicts_with = "allow_network")]
+    pub network: Option<String>,
+
+    /// The container runtime that starts it, e.g. runsc; the operator must allow it
+    #[arg(long, value_name = "NAME")]
+    pub runtime: Option<String>,
+
+    /// Your own name for a group of sandboxes
+    #[arg(long, value_name = "NAME")]
+    pub project: Option<String>,
 }
 
 fn mount(text: &str) -> Result<HostMount, String> {
@@ -107,6 +123,10 @@ impl SpecArgs {
             command: self.command(),
             ports: self.ports.clone(),
             read_only_root: self.read_only_root,
+            allow_network: self.allow_network,
+            network: self.network.clone(),
+            runtime: self.runtime.clone(),
+            project_id: self.project.clone(),
             ..SandboxSpec::default()
         };
         let provider = self.provider.clone().filter(|name| !name.is_empty());

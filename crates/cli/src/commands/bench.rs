@@ -166,7 +166,7 @@ pub async fn bench(mut settings: Settings, args: &BenchArgs, json: bool) -> Resu
         None => (Some(&args.boxes), &args.boxes.common),
     };
     if let Some(provider) = args.provider.clone().filter(|name| !name.is_empty()) {
-        settings.provider = provider;
+        settings.provider = Some(provider);
     }
     clear_left_behind(&settings, json).await;
     let scratch = Scratch::new()?;
@@ -249,7 +249,7 @@ async fn of_docker(mut settings: Settings, args: &BenchDockerArgs, json: bool) -
     let scratch = Scratch::new()?;
     settings.data = scratch.path.clone();
     settings.database = None;
-    settings.provider = "docker".to_owned();
+    settings.provider = Some("docker".to_owned());
     settings.docker.image = args.image.clone().or(settings.docker.image);
     let app = App::open(settings, json).await?;
     let mut signals = Signals::listen()?;

@@ -66,7 +66,7 @@ mod tests {
     use super::*;
     use seawall_api::{
         SandboxId,
-        sandbox::{EndReason, SandboxSpec, SandboxState},
+        sandbox::{Egress, EndReason, SandboxSpec, SandboxState},
     };
 
     #[test]
@@ -80,6 +80,7 @@ mod tests {
             spec: SandboxSpec::default(),
             created_at: Timestamp::UNIX_EPOCH,
             started_at: None,
+            egress: Egress::None,
         };
         assert_eq!(state(&info), "stopped (idle)");
         info.reason = Some(EndReason::Stopped);

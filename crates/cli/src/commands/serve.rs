@@ -49,6 +49,7 @@ pub async fn serve(app: &App, args: &ServeArgs) -> Result<i32> {
     let listen = args.listen.unwrap_or(app.settings.server.listen);
     let _alone = alone(app)?;
     let single = Single::take(app.stores.leases.clone(), &app.node).await?;
+    app.sandboxes.providers().choose().await;
     let services = turns::services(app).await?;
     // No other server runs calls: this is the one server of the database.
     services.stores.idempotency.close_all(&seawall_server::cut_off()).await?;

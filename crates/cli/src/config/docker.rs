@@ -2,8 +2,8 @@
 
 use anyhow::{Result, anyhow};
 use seawall_core::mounts::is_plain;
-use seawall_providers::docker::{DockerSettings, Transport};
-use std::path::Path;
+use seawall_providers::docker::{DockerSettings, NetworkSettings, Transport};
+use std::{net::Ipv4Addr, path::Path};
 use toml::Table;
 
 pub fn settings(file: &str, section: &Table) -> Result<DockerSettings> {
@@ -35,6 +35,12 @@ pub fn settings(file: &str, section: &Table) -> Result<DockerSettings> {
         images: names(file, section, "images")?,
         caches,
         transport,
+        networks: NetworkSettings {
+            name_servers: addresses(file, section, "name_servers")?,
+            refused: ranges(file, section, "refused_ranges")?,
+            unchecked: flag(file, section, "unchecked_network")?,
+        },
+        runtimes: names(file, section, "runtimes")?,
         ..DockerSettings::default()
     })
 }
@@ -46,6 +52,32 @@ fn names(file: &str, section: &Table, key: &str) -> Result<Vec<String>> {
         names.iter().map(|name| name.as_str().map(str::to_owned)).collect::<Option<Vec<_>>>()
     });
     names.ok_or_else(|| anyhow!("{file}: `docker.{key}` is {value}, not a list of names"))
+}
+
+fn flag(file: &str, section: &Table, key: &str) -> Result<bool> {
+    let Some(value) = section.get(key) else { return Ok(false) };
+    value.as_bool().ok_or_else(|| anyhow!("{file}: `docker.{key}` is {value}, not true or false"))
+}
+
+fn addresses(file: &str, section: &Table, key: &str) -> Result<Vec<Ipv4Addr>> {
+    let parse = |name: String| {
+        name.parse().map_err(|_| anyhow!("{file}: `docker.{key}` has `{name}`, which is no IPv4 address"))
+    };
+    names(file, section, key)?.into_iter().map(parse).collect()
+}
+
+/// Ranges such as 10.1.0.0/16.
+fn ranges(file: &str, section: &Table, key: &str) -> Result<Vec<(Ipv4Addr, u8)>> {
+    let range = |text: &str| {
+        let (address, bits) = text.split_once('/')?;
+        Some((address.parse().ok()?, bits.parse().ok().filter(|bits| *bits <= 32)?))
+    };
+    let parse = |text: String| {
+        range(&text).ok_or_else(|| {
+            anyhow!("{file}: `docker.{key}` has `{text}`, which is no range such as 10.1.0.0/16")
+        })
+    };
+    names(file, section, key)?.into_iter().map(parse).collect()
 }
 
 /// Whether a volume may be mounted at a path of a container.
@@ -68,6 +100,10 @@ mod tests {
             ("images = 'x'", "docker.images"),
             ("caches = ['/work/x']", "/work/x"),
             ("caches = ['a']", "docker.caches"),
+            ("name_servers = ['::1']", "::1"),
+            ("refused_ranges = ['10.0.0.0/33']", "10.0.0.0/33"),
+            ("unchecked_network = 'yes'", "docker.unchecked_network"),
+            ("runtimes = 'runsc'", "docker.runtimes"),
         ] {
             assert!(section(wrong).unwrap_err().to_string().contains(named), "{wrong}");
         }

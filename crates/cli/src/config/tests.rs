@@ -41,7 +41,7 @@ fn defaults_work() {
     let mut place = Place::new();
     let loaded = place.load(&Flags::default()).unwrap();
     assert_eq!(loaded.settings.data, place.path("home/.local/share/seawall"));
-    assert_eq!(loaded.settings.provider, "native");
+    assert_eq!(loaded.settings.provider_name(), "native");
     assert_eq!(loaded.settings.stop_grace, Duration::from_secs(5));
     assert_eq!((loaded.settings.exec_timeout, loaded.settings.output_limit), (None, None));
     assert!(loaded.warnings.is_empty());
@@ -65,12 +65,12 @@ fn no_home_says_what_to_do() {
 fn the_file_is_found_in_order() {
     let place = Place::new();
     place.write("home/.config/seawall/seawall.toml", "provider = \"home\"");
-    assert_eq!(place.load(&Flags::default()).unwrap().settings.provider, "home");
+    assert_eq!(place.load(&Flags::default()).unwrap().settings.provider_name(), "home");
     place.write("here/seawall.toml", "provider = \"here\"");
-    assert_eq!(place.load(&Flags::default()).unwrap().settings.provider, "here");
+    assert_eq!(place.load(&Flags::default()).unwrap().settings.provider_name(), "here");
     place.write("named.toml", "provider = \"named\"");
     let named = Flags { config: Some(place.path("named.toml")), ..Flags::default() };
-    assert_eq!(place.load(&named).unwrap().settings.provider, "named");
+    assert_eq!(place.load(&named).unwrap().settings.provider_name(), "named");
     let missing = Flags { config: Some("missing.toml".into()), ..Flags::default() };
     assert!(format!("{:#}", place.load(&missing).unwrap_err()).contains("missing.toml"));
 }

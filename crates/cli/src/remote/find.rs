@@ -69,7 +69,7 @@ fn unknown(reference: &str) -> anyhow::Error {
 mod tests {
     use super::*;
     use jiff::Timestamp;
-    use seawall_api::sandbox::{SandboxInfo, SandboxSpec, SandboxState};
+    use seawall_api::sandbox::{Egress, SandboxInfo, SandboxSpec, SandboxState};
 
     fn sandbox(id: &str) -> Sandbox {
         Sandbox {
@@ -82,6 +82,7 @@ mod tests {
                 spec: SandboxSpec::default(),
                 created_at: Timestamp::UNIX_EPOCH,
                 started_at: None,
+                egress: Egress::None,
             },
             template: None,
             unsynced: None,

@@ -124,6 +124,13 @@ fn unlike(shape: &str, error: serde_json::Error) -> Error {
 pub(crate) fn is_own_key(key: &str) -> bool {
     matches!(
         key,
-        "ready" | "last_synced_at" | "last_version" | "last_place" | "files_of" | "in_part" | "lives"
+        "ready"
+            | "last_synced_at"
+            | "last_version"
+            | "last_place"
+            | "files_of"
+            | "in_part"
+            | "lives"
+            | "template_image"
     ) || key.starts_with("total_")
 }

@@ -28,7 +28,7 @@ use futures::stream::BoxStream;
 use jiff::Timestamp;
 use seawall_api::{
     AccountId, SandboxId,
-    sandbox::{EndReason, Limits, SandboxSpec},
+    sandbox::{Egress, EndReason, Limits, SandboxSpec},
 };
 use seawall_wire::{Connector, Duplex};
 use serde::{Deserialize, Serialize};
@@ -118,6 +118,9 @@ pub struct BoxInfo {
     pub volume: String,
     /// The limits that hold, defaults included. What is not here is not limited.
     pub limits: Limits,
+    /// By what it reaches other machines.
+    #[serde(default)]
+    pub egress: Egress,
 }
 
 /// What a box uses. None: it cannot be told.
@@ -208,9 +211,20 @@ pub trait Provider: Send + Sync {
         Ok(())
     }
 
+    /// Fails, with the reason and the fix, if no box could be made and started here. Unlike [`Provider::check`] it takes
+    /// the time to try it.
+    async fn probe(&self) -> Result<()> {
+        self.check().await
+    }
+
     /// Whether `create` makes its intent durable before anything else, so that a box is found again by it.
     fn keeps_intent(&self) -> bool {
         false
+    }
+
+    /// Fails if a box of this specification could not be made, and does what takes long, such as pulling its image.
+    async fn prepare(&self, _spec: &SandboxSpec, _account: AccountId) -> Result<()> {
+        Ok(())
     }
 
     /// Makes the box of a sandbox, which counts towards the totals of `account` whenever it runs.

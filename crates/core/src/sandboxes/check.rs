@@ -29,6 +29,7 @@ const MAX_LABELS: (usize, usize) = (64, 16 << 10);
 const MAX_MOUNTS: usize = 32;
 const MAX_PATH: usize = 4096;
 const MAX_WORD: usize = 512;
+const MAX_PROJECT: usize = 128;
 /// Bytes of a sandbox's command.
 const MAX_COMMAND: usize = 64 << 10;
 /// Published ports of one sandbox.
@@ -38,9 +39,15 @@ const MAX_PORTS: usize = 16;
 pub fn wishes(ask: &CreateSandbox) -> Result<()> {
     map("env", &ask.env, MAX_ENV)?;
     map("labels", &ask.labels, MAX_LABELS)?;
-    for (what, word) in
-        [("image", &ask.image), ("user", &ask.user), ("template", &ask.template), ("provider", &ask.provider)]
-    {
+    for (what, word) in [
+        ("image", &ask.image),
+        ("user", &ask.user),
+        ("template", &ask.template),
+        ("provider", &ask.provider),
+        ("network", &ask.network),
+        ("runtime", &ask.runtime),
+        ("project_id", &ask.project_id),
+    ] {
         if word.as_ref().is_some_and(|word| word.len() > MAX_WORD) {
             return Err(too_large(format!("`{what}` has at most {MAX_WORD} bytes")));
         }
@@ -87,9 +94,36 @@ pub fn spec(spec: &SandboxSpec) -> Result<()> {
     {
         return Err(Error::invalid("a limit must be a number above zero"));
     }
+    if spec.allow_network && spec.network.is_some() {
+        return Err(Error::invalid(
+            "`allow_network` and `network` exclude each other; leave one of them out",
+        ));
+    }
+    word("network", spec.network.as_deref())?;
+    word("runtime", spec.runtime.as_deref())?;
+    project(spec.project_id.as_deref())?;
     command(spec.command.as_deref())?;
     ports(&spec.ports)?;
     spec.volume.as_deref().map_or(Ok(()), volume)
+}
+
+/// Names of things on a daemon.
+fn word(what: &str, word: Option<&str>) -> Result<()> {
+    let tame = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.' | '/');
+    match word.is_none_or(|word| !word.is_empty() && word.len() <= MAX_WORD && word.chars().all(tame)) {
+        true => Ok(()),
+        false => Err(Error::invalid(format!("`{what}` must be a name of letters, digits and - _ . /"))),
+    }
+}
+
+fn project(project: Option<&str>) -> Result<()> {
+    let good = |id: &str| (1..=MAX_PROJECT).contains(&id.len()) && !id.chars().any(char::is_control);
+    match project.is_none_or(good) {
+        true => Ok(()),
+        false => Err(Error::invalid(format!(
+            "`project_id` must have 1 to {MAX_PROJECT} bytes and no control characters"
+        ))),
+    }
 }
 
 fn command(command: Option<&[String]>) -> Result<()> {

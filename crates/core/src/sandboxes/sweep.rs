@@ -3,68 +3,91 @@
 use super::{Left, Sandboxes};
 use crate::{
     Error, Result,
-    ports::{BoxState, Provider, RecordHead, Volumes},
+    ports::{BoxState, Provider, Record, RecordHead, Volumes},
 };
 use seawall_api::{
     ErrorKind, SandboxId,
+    http::Reconciliation,
     sandbox::{EndReason, SandboxState},
 };
-use serde::Serialize;
 use std::sync::Arc;
 
-/// What a sweep did.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
-pub struct Sweep {
-    /// Boxes that nobody knew; their volumes are kept.
-    pub removed: Vec<SandboxId>,
-    /// Records whose box is gone.
-    pub lost: Vec<SandboxId>,
-    /// Removals that a crash had cut short.
-    pub finished: Vec<SandboxId>,
-    /// Records of what a crash kept from being made.
-    pub unmade: Vec<SandboxId>,
+/// What a sweep found, and the first error on its way.
+pub(crate) struct Sweep {
+    pub found: Reconciliation,
+    pub error: Option<Error>,
 }
 
-/// The first error of a sweep.
-struct Failed(Option<Error>);
-
-impl Failed {
+impl Sweep {
     fn note(&mut self, id: SandboxId, done: Result<()>) {
         if let Err(error) = done {
-            tracing::warn!(sandbox = %id, error = %error.chain(), "a sandbox could not be looked at");
-            self.0.get_or_insert(error);
+            tracing::warn!(sandbox = %id, error = %error.chain(), "a sandbox could not be reconciled");
+            self.error.get_or_insert(error);
         }
+    }
+
+    /// Notes that a provider does not answer. Its sandboxes are left alone.
+    fn note_silent(&mut self, provider: &'static str, error: Error) {
+        tracing::warn!(provider, error = %error.chain(), "the sandboxes of a provider are not reconciled");
+        self.found.unavailable.push(provider.to_owned());
+        self.error.get_or_insert(error);
+    }
+
+    fn is_dry(&self) -> bool {
+        self.found.dry_run
     }
 }
 
 impl Sandboxes {
-    /// Compares boxes with records, both ways (P8): boxes that nobody knows are removed, with their volumes
-    /// kept; what crashes cut short is finished or taken back; records whose box is gone are marked. What
-    /// somebody is just making or removing is left alone, and so is a damaged box. What fails for one sandbox keeps no
-    /// other from being looked at: the first error comes at the end.
-    pub async fn sweep(&self) -> Result<Sweep> {
-        let (mut sweep, mut failed) = (Sweep::default(), Failed(None));
+    /// Compares boxes with records in both directions and mends differences (P8). The first error is returned after
+    /// everything else was done.
+    pub async fn sweep(&self) -> Result<Reconciliation> {
+        let sweep = self.sweep_all(false).await;
+        sweep.error.map_or(Ok(sweep.found), Err)
+    }
+
+    /// Compares boxes with records:
+    ///
+    /// 1. Boxes without a record are removed, and their volumes are kept.
+    /// 2. Removals that were cut short are finished, and creations that were cut short are taken back.
+    /// 3. Records without a box are marked as lost.
+    ///
+    /// Sandboxes that another task makes or removes, damaged boxes, and the sandboxes of a provider that does not answer
+    /// are left alone. A dry run changes nothing.
+    pub(crate) async fn sweep_all(&self, dry_run: bool) -> Sweep {
+        let mut sweep = Sweep { found: Reconciliation { dry_run, ..Reconciliation::default() }, error: None };
         for provider in self.inner.providers.all() {
-            // Boxes first: a record precedes its box, so a box without one is nobody's.
-            for id in provider.ids().await? {
-                let done = self.remove_unknown(provider, id, &mut sweep).await;
-                failed.note(id, done);
+            // Boxes first: a record precedes its box, so a box without one has no owner.
+            match provider.ids().await {
+                Ok(ids) => {
+                    for id in ids {
+                        let done = self.remove_unknown(provider, id, &mut sweep).await;
+                        sweep.note(id, done);
+                    }
+                }
+                Err(error) => sweep.note_silent(provider.name(), error),
             }
         }
+        if let Err(error) = self.compare_all(&mut sweep).await {
+            sweep.error.get_or_insert(error);
+        }
+        sweep
+    }
+
+    async fn compare_all(&self, sweep: &mut Sweep) -> Result<()> {
         let mut after = None;
         loop {
             let page = self.heads(after).await?;
             for head in &page.items {
-                failed.note(head.id, self.compare(head, &mut sweep).await);
+                if !sweep.found.unavailable.contains(&head.provider) {
+                    let done = self.compare(head, sweep).await;
+                    sweep.note(head.id, done);
+                }
             }
             match page.next {
                 Some(next) => after = Some(next),
-                None => break,
+                None => return Ok(()),
             }
-        }
-        match failed.0 {
-            Some(error) => Err(error),
-            None => Ok(sweep),
         }
     }
 
@@ -74,16 +97,18 @@ impl Sandboxes {
         id: SandboxId,
         sweep: &mut Sweep,
     ) -> Result<()> {
-        // A record that cannot be read is no reason to remove what it is about, and nor is a box that cannot.
+        // A damaged record or box is left alone.
         if !self.is_nobodys(id).await || is_damaged(provider, id).await? {
             return Ok(());
         }
-        // Whoever makes it right now holds the claim, and its record may be on its way.
+        // The task that makes the box holds the claim, and its record may be on its way.
         let Some(_claim) = self.inner.records.try_claim(id).await? else { return Ok(()) };
         if self.is_nobodys(id).await {
-            tracing::warn!(sandbox = %id, provider = provider.name(), "removing a box without a record");
-            provider.remove(id, Volumes::Keep).await?;
-            sweep.removed.push(id);
+            if !sweep.is_dry() {
+                tracing::warn!(sandbox = %id, provider = provider.name(), "removing a box without a record");
+                provider.remove(id, Volumes::Keep).await?;
+            }
+            sweep.found.removed.push(id);
         }
         Ok(())
     }
@@ -96,7 +121,7 @@ impl Sandboxes {
         }
     }
 
-    /// A box that no record wants. What is terminated has none.
+    /// Whether no record wants a box of this id. A terminated sandbox has none.
     async fn is_nobodys(&self, id: SandboxId) -> bool {
         match self.head(id).await {
             Ok(record) => record.is_none_or(|record| record.state == SandboxState::Terminated),
@@ -104,32 +129,44 @@ impl Sandboxes {
         }
     }
 
-    /// What was being made or removed by somebody who is gone.
+    /// Finishes a removal, or takes back a creation, whose process is gone.
     async fn settle(&self, id: SandboxId, sweep: &mut Sweep) -> Result<()> {
         let Some(_claim) = self.inner.records.try_claim(id).await? else { return Ok(()) };
         // It may have been settled between the list and the claim.
         match self.inner.records.get(id).await? {
             Some(now) if now.state == SandboxState::Stopping => {
-                match self.remove_claimed(id, now.removing.unwrap_or(Volumes::Keep), Left::ByTemplate).await {
+                let volumes = now.removing.unwrap_or(Volumes::Keep);
+                let removed = match sweep.is_dry() {
+                    true => Ok(()),
+                    false => self.remove_claimed(id, volumes, Left::ByTemplate).await,
+                };
+                match removed {
                     Err(error) if error.kind() != ErrorKind::NotFound => return Err(error),
-                    _ => sweep.finished.push(id),
+                    _ => sweep.found.finished.push(id),
                 }
             }
-            // A box that is whole is kept: whoever asked for it may know of it.
+            // A whole box is kept: the caller that requested it may know its id.
             Some(now)
                 if now.state == SandboxState::Creating
                     && self.find_box(&now.provider, id).await?.is_none() =>
             {
-                tracing::warn!(sandbox = %id, "a sandbox was never made");
-                self.inner.providers.get(&now.provider)?.remove(id, Volumes::Keep).await?;
-                let was_ended = now.reason == Some(EndReason::Terminated);
-                let mark = self.mark(&now);
-                self.leave(now, if was_ended { Left::ByTemplate } else { Left::Nothing }, &mark).await?;
-                sweep.unmade.push(id);
+                if !sweep.is_dry() {
+                    self.take_back(now).await?;
+                }
+                sweep.found.unmade.push(id);
             }
             _ => {}
         }
         Ok(())
+    }
+
+    /// Takes back a creation that made no box.
+    async fn take_back(&self, record: Record) -> Result<()> {
+        tracing::warn!(sandbox = %record.id, "a sandbox was never made");
+        self.inner.providers.get(&record.provider)?.remove(record.id, Volumes::Keep).await?;
+        let was_ended = record.reason == Some(EndReason::Terminated);
+        let mark = self.mark(&record);
+        self.leave(record, if was_ended { Left::ByTemplate } else { Left::Nothing }, &mark).await
     }
 
     async fn is_lost(&self, head: &RecordHead) -> Result<bool> {
@@ -137,29 +174,29 @@ impl Sandboxes {
         Ok(!over && self.find_box(&head.provider, head.id).await?.is_none())
     }
 
-    /// Looks once more: its record may have changed since its page was read.
+    /// Marks a sandbox as lost, unless its record changed since its page was read.
     async fn mark_lost(&self, id: SandboxId, sweep: &mut Sweep) -> Result<()> {
         let Some(mut record) = self.inner.records.get(id).await? else { return Ok(()) };
         let is_settled = !matches!(record.state, SandboxState::Stopping | SandboxState::Creating);
         if !is_settled || !self.is_lost(&RecordHead::from(&record)).await? {
             return Ok(());
         }
-        tracing::warn!(sandbox = %record.id, state = %record.state, "a sandbox's box is gone");
-        record.state = SandboxState::Lost;
-        record.reason = Some(EndReason::Lost);
-        match self.inner.records.update(&record).await {
-            // Removed meanwhile: no loss.
-            Err(error) if error.kind() == ErrorKind::NotFound => Ok(()),
-            Err(error) => Err(error),
-            Ok(()) => {
-                sweep.lost.push(record.id);
-                Ok(())
+        if !sweep.is_dry() {
+            tracing::warn!(sandbox = %record.id, state = %record.state, "the box of a sandbox is gone");
+            record.state = SandboxState::Lost;
+            record.reason = Some(EndReason::Lost);
+            match self.inner.records.update(&record).await {
+                // Another task removed the sandbox meanwhile.
+                Err(error) if error.kind() == ErrorKind::NotFound => return Ok(()),
+                updated => updated?,
             }
         }
+        sweep.found.lost.push(record.id);
+        Ok(())
     }
 }
 
-/// Whether a box is there that cannot be read.
+/// Whether the box of an id cannot be read.
 async fn is_damaged(provider: &Arc<dyn Provider>, id: SandboxId) -> Result<bool> {
     match provider.get(id).await {
         Ok(found) => Ok(found.state == BoxState::Damaged),

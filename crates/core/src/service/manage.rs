@@ -23,7 +23,7 @@ use seawall_api::{
     AccountId, ErrorKind, SandboxId,
     files::FileRef,
     http::{CreateSandbox, ProviderInfo, SandboxMetrics},
-    sandbox::{EndReason, HostMount, Sandbox, SandboxInfo, SandboxSpec, SandboxState, WORKDIR},
+    sandbox::{Egress, EndReason, HostMount, Sandbox, SandboxInfo, SandboxSpec, SandboxState, WORKDIR},
 };
 use serde_json::{Map, Value};
 use std::time::Duration;
@@ -72,6 +72,7 @@ impl SandboxService {
         let provides = self.sandboxes.providers().get(&name).map_err(invalid)?;
         self.check_provider(ask, &name)?;
         self.mounts.check(account, &ask.mounts)?;
+        check_network(account, ask)?;
         self.check_times(account, &ask.timeouts).await?;
         let (conversation, agent, turn, cancelled) = (None, None, None, None);
         let wanted = Wanted { account, sandbox: id, conversation, agent, turn, template, cancelled };
@@ -88,12 +89,19 @@ impl SandboxService {
             provider,
             spec: self.bounded(account, spec, &*provides, kept).await?,
         };
+        let follows = ask.image.is_none() && provides.capabilities().images;
         if !ask.start {
             self.sandboxes.create(new).await.map_err(|error| created(id, error))?;
+            if follows {
+                self.note_image(&wanted, wanted.template.sandbox.image.as_ref()).await;
+            }
             return self.get(account, id).await;
         }
         let volumes = if kept { Volumes::Keep } else { Volumes::Delete };
         self.launch(new, volumes, Left::Nothing).await.map_err(|error| created(id, error))?;
+        if follows {
+            self.note_image(&wanted, wanted.template.sandbox.image.as_ref()).await;
+        }
         self.cold_start(&wanted, volumes, Left::Nothing, !kept).await?;
         self.get(account, id).await
     }
@@ -383,15 +391,22 @@ impl SandboxService {
         })
     }
 
-    pub fn providers(&self) -> Vec<ProviderInfo> {
+    pub async fn providers(&self, account: AccountId) -> Vec<ProviderInfo> {
         let providers = self.sandboxes.providers();
-        let told = |provider: &std::sync::Arc<dyn crate::ports::Provider>| ProviderInfo {
-            name: provider.name().to_owned(),
-            default: provider.name() == providers.default_name(),
-            // Plain data of ours.
-            capabilities: serde_json::to_value(provider.capabilities()).unwrap_or_default(),
-        };
-        providers.all().map(told).collect()
+        let mut infos = Vec::new();
+        for provider in providers.all() {
+            let why = providers.why_not(provider).await;
+            infos.push(ProviderInfo {
+                name: provider.name().to_owned(),
+                default: provider.name() == providers.default_name(),
+                usable: why.is_none(),
+                // It can name paths and addresses of this machine.
+                why: why.filter(|_| account == AccountId::LOCAL),
+                // Plain data of ours.
+                capabilities: serde_json::to_value(provider.capabilities()).unwrap_or_default(),
+            });
+        }
+        infos
     }
 }
 
@@ -405,6 +420,7 @@ fn as_recorded(row: &SandboxRow) -> SandboxInfo {
         spec: row.spec.clone(),
         created_at: row.created_at,
         started_at: row.started_at,
+        egress: Egress::default(),
     }
 }
 
@@ -433,7 +449,23 @@ fn with_wishes(template: SandboxSpec, ask: &CreateSandbox) -> SandboxSpec {
     let new = ask.ports.iter().filter(|port| !spec.ports.contains(port)).copied().collect::<Vec<_>>();
     spec.ports.extend(new);
     spec.read_only_root = ask.read_only_root.unwrap_or(spec.read_only_root);
+    spec.allow_network = ask.allow_network.unwrap_or(spec.allow_network);
+    // Each of the two replaces the template's choice of the other.
+    spec.network = ask.network.clone().or(spec.network.filter(|_| ask.allow_network != Some(true)));
+    spec.allow_network &= ask.network.is_none();
+    spec.runtime = ask.runtime.clone().or(spec.runtime);
+    spec.project_id = ask.project_id.clone().or(spec.project_id);
     spec
+}
+
+/// Networks of the operator's lead to the operator's machines.
+fn check_network(account: AccountId, ask: &CreateSandbox) -> Result<()> {
+    if ask.network.is_none() || account == AccountId::LOCAL {
+        return Ok(());
+    }
+    let message =
+        "only the operator, or a template, may name a network; use `allow_network` for public addresses";
+    Err(Error::new(ErrorKind::Denied, message).with_code("network_denied"))
 }
 
 /// The disk of what was ended is counted for nobody.

@@ -1,6 +1,6 @@
 //! Whose a sandbox is, and how it is come by: every operation of an account begins here.
 
-use super::{Closing, FILES_OF, IN_PART, LAST_PLACE, LIVES, READY, SandboxService, Wanted};
+use super::{Closing, FILES_OF, IN_PART, LAST_PLACE, LIVES, READY, SandboxService, TEMPLATE_IMAGE, Wanted};
 use crate::{
     Error, Result,
     ports::store::{ConversationFilter, Page, SandboxRow},
@@ -169,7 +169,8 @@ impl SandboxService {
 
 /// Metadata without what the service notes for itself alone.
 pub fn shown(mut metadata: Map<String, Value>) -> Map<String, Value> {
-    metadata.retain(|key, _| ![READY, LIVES, LAST_PLACE, FILES_OF, IN_PART].contains(&key.as_str()));
+    const OWN: [&str; 6] = [READY, LIVES, LAST_PLACE, FILES_OF, IN_PART, TEMPLATE_IMAGE];
+    metadata.retain(|key, _| !OWN.contains(&key.as_str()));
     metadata
 }
 

@@ -118,6 +118,15 @@ impl Provider for FaultyProvider {
         self.inner.check().await
     }
 
+    async fn probe(&self) -> Result<()> {
+        self.faults.meet(Op::Check).await?;
+        self.inner.probe().await
+    }
+
+    async fn prepare(&self, spec: &SandboxSpec, account: AccountId) -> Result<()> {
+        self.inner.prepare(spec, account).await
+    }
+
     async fn create(&self, id: SandboxId, spec: &SandboxSpec, account: AccountId) -> Result<BoxInfo> {
         self.faults.meet(Op::Create).await?;
         self.inner.create(id, spec, account).await

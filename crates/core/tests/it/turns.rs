@@ -16,6 +16,7 @@ mod manage;
 mod messages;
 mod pages;
 mod reaper;
+mod reconcile;
 mod recovery;
 mod retention;
 mod service;

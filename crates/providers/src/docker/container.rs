@@ -1,6 +1,6 @@
 //! The configuration of a sandbox's container.
 
-use super::{image::Image, labels, program};
+use super::{image::Image, labels, network::Network, program};
 use crate::native::Defaults;
 use bollard::models::{
     ContainerCreateBody, HealthConfig, HostConfig, HostConfigLogConfig, Mount, MountBindOptions, MountType,
@@ -55,6 +55,8 @@ pub struct Plan<'a> {
     pub caches: &'a [String],
     /// The bound of the root file system, where the daemon enforces it.
     pub root_mb: Option<u64>,
+    pub network: &'a Network,
+    pub name_servers: Vec<String>,
 }
 
 impl Plan<'_> {
@@ -73,9 +75,9 @@ impl Plan<'_> {
             // Without Docker's network code a start is faster, and containers that start and end at the same time cannot
             // lock up the daemon: in Docker 20.10 they do, also in the network `none`. Only with it does a container
             // have a file of host names, which the guest cannot write into a read-only root.
-            network_disabled: Some(!spec.read_only_root),
+            network_disabled: Some(!spec.read_only_root && *self.network == Network::None),
             working_dir: Some("/".to_owned()),
-            labels: Some(labels::of_container(id, spec, self.account, self.installation)?),
+            labels: Some(labels::of_container(id, spec, self.account, self.installation, self.network)?),
             stop_signal: Some("SIGTERM".to_owned()),
             // The daemon would run the image's check in the container again and again.
             healthcheck: Some(HealthConfig {
@@ -117,7 +119,9 @@ impl Plan<'_> {
             tmpfs: Some(self.in_memory()),
             readonly_rootfs: Some(self.spec.read_only_root),
             storage_opt: self.root_mb.map(|mb| HashMap::from([("size".to_owned(), format!("{mb}m"))])),
-            network_mode: Some("none".to_owned()),
+            network_mode: Some(self.network.mode().to_owned()),
+            dns: Some(self.name_servers.clone()).filter(|_| matches!(self.network, Network::Own { .. })),
+            runtime: self.spec.runtime.clone(),
             ipc_mode: Some("private".to_owned()),
             privileged: Some(false),
             cap_drop: Some(vec!["ALL".to_owned()]),

@@ -1,5 +1,6 @@
 //! Names and labels of what this provider makes.
 
+use super::network::Network;
 use seawall_api::{AccountId, SandboxId, sandbox::SandboxSpec};
 use seawall_core::{Error, Result};
 use std::collections::HashMap;
@@ -9,6 +10,11 @@ pub const SESSION: &str = "seawall.session";
 pub const ACCOUNT: &str = "seawall.account";
 pub const INSTALLATION: &str = "seawall.installation";
 pub const SPEC: &str = "seawall.spec";
+pub const PROJECT: &str = "seawall.project";
+/// The network of Seawall's own that a container has.
+pub const NETWORK: &str = "seawall.network";
+/// By what a container reaches other machines.
+pub const EGRESS: &str = "seawall.egress";
 /// The name of the volume as the service uses it.
 pub const VOLUME: &str = "seawall.volume";
 /// The path at which the sandboxes of an account have a cache volume.
@@ -50,6 +56,7 @@ pub fn of_container(
     spec: &SandboxSpec,
     account: AccountId,
     installation: &str,
+    network: &Network,
 ) -> Result<Labels> {
     let spec_text = serde_json::to_string(spec)
         .map_err(|error| Error::internal("the specification of a sandbox").with_source(error))?;
@@ -60,8 +67,15 @@ pub fn of_container(
         (INSTALLATION, installation.to_owned()),
         (SPEC, spec_text),
     ];
+    let egress = serde_json::to_value(network.egress()).ok().and_then(|word| Some(word.as_str()?.to_owned()));
+    let more = [
+        (PROJECT, spec.project_id.clone()),
+        (NETWORK, matches!(network, Network::Own { .. }).then(|| network.mode().to_owned())),
+        (EGRESS, egress),
+    ];
+    let more = more.into_iter().filter_map(|(key, value)| Some((key.to_owned(), value?)));
     let users = spec.labels.iter().map(|(key, value)| (key.clone(), value.clone()));
-    Ok(users.chain(ours.map(|(key, value)| (key.to_owned(), value))).collect())
+    Ok(users.chain(more).chain(ours.map(|(key, value)| (key.to_owned(), value))).collect())
 }
 
 /// The labels of a data volume.

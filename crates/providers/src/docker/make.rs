@@ -67,6 +67,7 @@ impl DockerProvider {
         self.image_of(spec)?;
         let limits = &spec.limits;
         check_least(limits)?;
+        self.check_runtime(spec)?;
         let taken = |target: &str| {
             OURS.iter().any(|ours| Path::new(ours).starts_with(target) || target.starts_with("/run/seawall"))
         };
@@ -86,6 +87,18 @@ impl DockerProvider {
                 ),
             )),
             None => Ok(()),
+        }
+    }
+
+    fn check_runtime(&self, spec: &SandboxSpec) -> Result<()> {
+        let Some(runtime) = &spec.runtime else { return Ok(()) };
+        match self.inner.settings.runtimes.contains(runtime) {
+            true => Ok(()),
+            false => Err(Error::new(
+                ErrorKind::Denied,
+                format!("the runtime `{runtime}` is not allowed here; the operator can list it in `runtimes` of section [docker]"),
+            )
+            .with_code("runtime_denied")),
         }
     }
 
@@ -111,6 +124,8 @@ impl DockerProvider {
         let (daemon, installation, volume) =
             (&self.inner.daemon, &self.inner.installation, spec.volume_of(id));
         let had_volume = volumes::check_owner(daemon, installation, &volume).await?;
+        let network = self.network_of(spec, account)?;
+        self.inner.networks.ready(daemon, &network, account).await?;
         let root_mb = self.make_disk(id, spec, account, &image).await?;
         let wires = self.inner.folders.make(id)?;
         let hosts = Some(wires).filter(|_| self.may_use_sockets());
@@ -127,6 +142,8 @@ impl DockerProvider {
             // The size of a cache has no bound, so a sandbox with a limited disk has none.
             caches: if spec.limits.disk_mb.is_none() { &self.inner.settings.caches } else { &[] },
             root_mb,
+            network: &network,
+            name_servers: self.inner.networks.name_servers(),
         };
         let options = CreateContainerOptionsBuilder::default().name(&container_name(id)).build();
         let (daemon, body) = (&self.inner.daemon, plan.body()?);
@@ -165,6 +182,20 @@ impl DockerProvider {
         account: AccountId,
         image: &Image,
     ) -> Result<Option<u64>> {
+        let Some(mb) = self.check_disk(spec, image).await? else { return Ok(None) };
+        let installation = &self.inner.installation;
+        let volume = spec.volume_of(id);
+        let name = labels::volume_name(&volume, installation);
+        let (disks, place) = (self.inner.disks.clone(), name.clone());
+        off_thread(move || disks.make(&place, mb)).await?;
+        let labels = labels::of_volume(&volume, account, installation);
+        let device = self.inner.disks.device(&name);
+        volumes::make_on_device(&self.inner.daemon, labels, name, &device).await?;
+        Ok(Some(mb).filter(|_| !spec.read_only_root))
+    }
+
+    /// Fails if the disk of a sandbox could not be limited. Returns its limit.
+    pub(super) async fn check_disk(&self, spec: &SandboxSpec, image: &Image) -> Result<Option<u64>> {
         let Some(mb) = spec.limits.disk_mb else { return Ok(None) };
         if let Some(error) = disks::missing(self.may_use_sockets()) {
             return Err(error);
@@ -181,15 +212,7 @@ impl DockerProvider {
             let why = format!("the image has a volume of its own at {path}, which has no bound");
             return Err(unenforceable("disk_mb", &why, "Use an image without VOLUME"));
         }
-        let installation = &self.inner.installation;
-        let volume = spec.volume_of(id);
-        let name = labels::volume_name(&volume, installation);
-        let (disks, place) = (self.inner.disks.clone(), name.clone());
-        off_thread(move || disks.make(&place, mb)).await?;
-        let labels = labels::of_volume(&volume, account, installation);
-        let device = self.inner.disks.device(&name);
-        volumes::make_on_device(&self.inner.daemon, labels, name, &device).await?;
-        Ok(Some(mb).filter(|_| !spec.read_only_root))
+        Ok(Some(mb))
     }
 
     /// Refuses a container whose limits the daemon reports that it does not enforce.

@@ -5,7 +5,9 @@ use super::{
     disks::{self, Disks},
     events,
     folders::Folders,
+    image,
     labels::{self, container_name},
+    network::{Network, NetworkSettings, Networks},
     sockets::Socket,
     state, volumes,
 };
@@ -22,15 +24,17 @@ use bollard::{
 use futures::StreamExt;
 use seawall_api::{
     AccountId, ErrorKind, SandboxId,
+    hello::Role,
     sandbox::{EndReason, Limits, SandboxSpec},
 };
 use seawall_core::{
     Error, Result,
     ports::{
-        AccountTotals, BoxEvents, BoxInfo, BoxState, Capabilities, LimitKinds, Provider, VolumeInfo, Volumes,
+        AccountTotals, BoxEvents, BoxInfo, BoxState, Capabilities, LimitKinds, Provider, ToBox, VolumeInfo,
+        Volumes,
     },
 };
-use seawall_wire::Duplex;
+use seawall_wire::{Duplex, Guest};
 use std::{
     fmt, fs,
     path::{Path, PathBuf},
@@ -72,6 +76,9 @@ pub struct DockerSettings {
     pub defaults: Defaults,
     /// Folders of this machine that sandboxes may be given.
     pub mounts: Mounts,
+    pub networks: NetworkSettings,
+    /// The container runtimes that sandboxes may name.
+    pub runtimes: Vec<String>,
 }
 
 #[derive(Clone)]
@@ -91,6 +98,7 @@ pub(super) struct Inner {
     pub(super) folders: Folders,
     pub(super) disks: Arc<Disks>,
     pub(super) host_folders: HostFolders,
+    pub(super) networks: Networks,
     /// Held while the volume of the guest is made. True once it was.
     pub(super) program: Mutex<bool>,
 }
@@ -99,6 +107,7 @@ pub(super) struct Inner {
 pub struct Found {
     pub info: BoxInfo,
     pub(super) container: String,
+    pub(super) account: AccountId,
 }
 
 impl fmt::Debug for DockerProvider {
@@ -121,6 +130,7 @@ impl DockerProvider {
             folders: Folders::open(data)?,
             disks: Arc::new(Disks::new(data)),
             host_folders: HostFolders::new(data, settings.mounts.clone())?,
+            networks: Networks::new(installation, settings.networks.clone()),
             program: Mutex::new(false),
             settings,
         };
@@ -142,6 +152,10 @@ impl DockerProvider {
             Transport::Sockets => true,
             Transport::Exec => false,
         }
+    }
+
+    pub(super) fn network_of(&self, spec: &SandboxSpec, account: AccountId) -> Result<Network> {
+        self.inner.networks.of(spec, account, self.may_use_sockets())
     }
 
     /// Every box of this installation.
@@ -201,7 +215,8 @@ impl DockerProvider {
         if let (Some(EndReason::Failed(_)), Some(end)) = (&info.reason, self.inner.folders.end(id)) {
             info.reason = Some(end);
         }
-        Ok(Found { info, container: found.id.unwrap_or_default() })
+        let account = state::account_of(&found);
+        Ok(Found { info, container: found.id.unwrap_or_default(), account })
     }
 
     /// Notes that this installation has containers, before the first is made.
@@ -271,9 +286,20 @@ impl Provider for DockerProvider {
         if !self.is_used() {
             return Ok(());
         }
+        self.probe().await
+    }
+
+    async fn probe(&self) -> Result<()> {
         let daemon = &self.inner.daemon;
         let answer = daemon.docker().await?.ping().await;
         answer.map(drop).map_err(|error| daemon.failed("the Docker daemon", error))
+    }
+
+    async fn prepare(&self, spec: &SandboxSpec, account: AccountId) -> Result<()> {
+        self.check_spec(spec)?;
+        self.check_image(spec, account)?;
+        let image = image::find(&self.inner.daemon, self.image_of(spec)?).await?;
+        self.check_disk(spec, &image).await.map(drop)
     }
 
     async fn create(&self, id: SandboxId, spec: &SandboxSpec, account: AccountId) -> Result<BoxInfo> {
@@ -323,11 +349,22 @@ impl Provider for DockerProvider {
             }
             false => None,
         };
+        let network = self.network_of(&found.info.spec, found.account)?;
+        self.inner.networks.ready(&self.inner.daemon, &network, found.account).await?;
         let disk = self.inner.disks.ready(&found.info.volume).await?;
         self.start_container(&found).await?;
         drop(disk);
+        if let Err(error) = self.inner.networks.isolate(&network).await {
+            self.end(&self.inspect(id).await?, Duration::ZERO).await?;
+            return Err(error);
+        }
         let started = self.wait_for_guest(id, socket).await?;
         self.check_folders(&started, &folders).await?;
+        if started.info.spec.command.is_some() {
+            // The guest starts the command at its first connection.
+            let connector = Arc::new(ToBox { provider: Arc::new(self.clone()), id });
+            Guest::new(id, Role::Client, connector).info().await?;
+        }
         Ok(started.info)
     }
 
@@ -340,6 +377,9 @@ impl Provider for DockerProvider {
         let volume = match self.inspect(id).await {
             Ok(found) => {
                 self.remove_container(id).await?;
+                if found.info.spec.allow_network {
+                    self.inner.networks.release(&self.inner.daemon, found.account).await?;
+                }
                 found.info.spec.volume_of(id)
             }
             Err(error) if error.kind() == ErrorKind::NotFound => id.to_string(),

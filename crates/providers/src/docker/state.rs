@@ -6,8 +6,8 @@ use bollard::models::{
 };
 use jiff::Timestamp;
 use seawall_api::{
-    SandboxId,
-    sandbox::{EndReason, Limits, SandboxSpec},
+    AccountId, SandboxId,
+    sandbox::{Egress, EndReason, Limits, SandboxSpec},
 };
 use seawall_core::ports::{BoxInfo, BoxState};
 
@@ -36,12 +36,24 @@ pub fn box_of(found: &ContainerInspectResponse) -> Option<BoxInfo> {
         pid: pid_of(&state),
         volume: volume_name(&spec.volume_of(id), labels.get(labels::INSTALLATION)?),
         limits: found.host_config.as_ref().map(|config| limits_of(config, &spec)).unwrap_or_default(),
+        egress: egress_of(labels),
         spec,
     })
 }
 
+/// The account of a container.
+pub fn account_of(found: &ContainerInspectResponse) -> AccountId {
+    let account = labels_of(found).and_then(|labels| labels.get(labels::ACCOUNT)?.parse().ok());
+    account.unwrap_or(AccountId::LOCAL)
+}
+
 pub fn labels_of(found: &ContainerInspectResponse) -> Option<&Labels> {
     found.config.as_ref()?.labels.as_ref()
+}
+
+fn egress_of(labels: &Labels) -> Egress {
+    let word = labels.get(labels::EGRESS).cloned().unwrap_or_default();
+    serde_json::from_value(serde_json::Value::String(word)).unwrap_or_default()
 }
 
 /// The number of process 1 of a container that runs.

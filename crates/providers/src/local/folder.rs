@@ -21,7 +21,7 @@ use rustix::{
 };
 use seawall_api::{
     SandboxId,
-    sandbox::{EndReason, Limits, SandboxSpec},
+    sandbox::{Egress, EndReason, Limits, SandboxSpec},
 };
 use seawall_core::{
     Result,
@@ -101,7 +101,8 @@ impl Folders {
         let (state, reason, pid) = self.state(id)?;
         let volume = self.root(id, &intent.spec).join("work").display().to_string();
         let (spec, created_at, limits) = (intent.spec, intent.created_at, Limits::default());
-        Ok(BoxInfo { id, state, reason, spec, created_at, pid, volume, limits })
+        let egress = Egress::External;
+        Ok(BoxInfo { id, state, reason, spec, created_at, pid, volume, limits, egress })
     }
 
     /// The guest that runs, or ran last.

@@ -11,7 +11,7 @@ use futures::{StreamExt, stream};
 use jiff::Timestamp;
 use seawall_api::{
     AccountId, ErrorKind, SandboxId,
-    sandbox::{EndReason, SandboxSpec},
+    sandbox::{Egress, EndReason, SandboxSpec},
 };
 use seawall_core::{
     Error, Result,
@@ -21,7 +21,7 @@ use seawall_core::{
 };
 use seawall_wire::Duplex;
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, BTreeSet},
     sync::{Arc, Mutex},
     time::Duration,
 };
@@ -59,6 +59,8 @@ struct State {
     volumes: BTreeMap<String, Arc<Mutex<FileTree>>>,
     failures: Vec<(MockOp, ErrorKind)>,
     commands: Commands,
+    /// The images that boxes can have. Without one the provider takes none.
+    images: BTreeSet<String>,
 }
 
 impl State {
@@ -128,6 +130,11 @@ impl MockProvider {
         lock(&self.substrate.state).failures.push((op, kind));
     }
 
+    /// Lets boxes have an image of this name.
+    pub fn add_image(&self, name: &str) {
+        lock(&self.substrate.state).images.insert(name.to_owned());
+    }
+
     /// What a command does, in every box. It goes before a built-in one of that name.
     pub fn on_command(&self, name: &str, command: impl Fn(&MockCall) -> Script + Send + Sync + 'static) {
         lock(&self.substrate.state).commands.add(name, command);
@@ -183,6 +190,7 @@ fn info(id: SandboxId, found: &MockBox) -> BoxInfo {
         pid: None,
         volume: format!("mock:{}", found.spec.volume_of(id)),
         limits: found.spec.limits,
+        egress: Egress::None,
     }
 }
 
@@ -190,11 +198,11 @@ fn missing(id: SandboxId) -> Error {
     Error::not_found(format!("no box for sandbox {id}; create it first"))
 }
 
-fn check(spec: &SandboxSpec) -> Result<()> {
+fn check(spec: &SandboxSpec, images: &BTreeSet<String>) -> Result<()> {
     if !spec.mounts.is_empty() {
         return Err(Error::new(ErrorKind::Unsupported, "the mock provider mounts nothing; leave mounts out"));
     }
-    if let Some(image) = &spec.image {
+    if let Some(image) = spec.image.as_ref().filter(|image| !images.contains(*image)) {
         let message = format!("the mock provider takes no image (`{image}`); leave it out");
         return Err(Error::new(ErrorKind::Unsupported, message));
     }
@@ -225,7 +233,7 @@ impl Provider for MockProvider {
             tunnels: false,
             file_watch: false,
             file_meta: false,
-            images: false,
+            images: !lock(&self.substrate.state).images.is_empty(),
             users: false,
             pause: false,
             snapshot: false,
@@ -236,10 +244,14 @@ impl Provider for MockProvider {
         }
     }
 
+    async fn prepare(&self, spec: &SandboxSpec, _account: AccountId) -> Result<()> {
+        check(spec, &lock(&self.substrate.state).images)
+    }
+
     async fn create(&self, id: SandboxId, spec: &SandboxSpec, _account: AccountId) -> Result<BoxInfo> {
         self.meet(MockOp::Create)?;
-        check(spec)?;
         let mut state = lock(&self.substrate.state);
+        check(spec, &state.images)?;
         if let Some(found) = state.boxes.get(&id) {
             return match found.spec == *spec {
                 true => Ok(info(id, found)),

@@ -24,7 +24,7 @@ use crate::{
 };
 use seawall_api::{
     SandboxId,
-    sandbox::{EndReason, Limits, SandboxSpec},
+    sandbox::{Egress, EndReason, Limits, SandboxSpec},
 };
 use seawall_core::{
     Error, Result,
@@ -283,7 +283,7 @@ impl Folders {
         let (spec, created_at) = (intent.spec, intent.created_at);
         // The rest is what its group has.
         let limits = Limits { disk_mb, ..Limits::default() };
-        BoxInfo { id, state, reason, spec, created_at, pid, volume, limits }
+        BoxInfo { id, state, reason, spec, created_at, pid, volume, limits, egress: Egress::None }
     }
 
     /// The process 1 that runs, or ran last.

@@ -348,6 +348,10 @@ impl Provider for NativeProvider {
         self.inner.folders.check_reserve(self.inner.disk_reserve_mb)
     }
 
+    async fn probe(&self) -> Result<()> {
+        self.try_box().await
+    }
+
     async fn create(&self, id: SandboxId, spec: &SandboxSpec, account: AccountId) -> Result<BoxInfo> {
         self.check_spec(spec)?;
         self.warn_of_missing_limits();

@@ -3,9 +3,11 @@
 //! `scripts/docker` starts the daemon and makes the images. Without one each test is skipped by name.
 
 mod confined;
+mod daemon;
 mod disks;
 mod images;
 mod many;
+mod network;
 mod outside;
 mod registry;
 mod world;

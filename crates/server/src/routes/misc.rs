@@ -3,8 +3,9 @@
 use crate::{
     docs_page,
     error::{ApiError, ApiResult, Problems},
-    extract::{Caller, Json, Path, Reader},
+    extract::{Admin, Caller, Json, Path, Query, Reader},
     health, openapi,
+    routes::accounts::operator,
     state::AppState,
 };
 use axum::{
@@ -14,12 +15,12 @@ use axum::{
 };
 use seawall_api::{
     account::KeyScope,
-    http::{Health, HealthStatus, List, ProviderInfo},
+    http::{Health, HealthStatus, List, ProviderInfo, Reconciliation},
     sandbox::Limits,
 };
 use seawall_core::templates::Template;
-use serde::Serialize;
-use utoipa::ToSchema;
+use serde::{Deserialize, Serialize};
+use utoipa::{IntoParams, ToSchema};
 use utoipa_axum::{router::OpenApiRouter, routes};
 
 pub fn router() -> OpenApiRouter<AppState> {
@@ -27,6 +28,7 @@ pub fn router() -> OpenApiRouter<AppState> {
         .routes(routes!(list_templates))
         .routes(routes!(get_template))
         .routes(routes!(list_providers))
+        .routes(routes!(reconcile))
         .routes(routes!(get_health))
         .routes(routes!(get_ready))
         .routes(routes!(get_metrics))
@@ -107,15 +109,41 @@ async fn get_template(
     Ok(Json(TemplateInfo::from(template)))
 }
 
-/// What sandboxes can be made with, and what each can do.
+/// The providers, whether each can make sandboxes now, and what each can do.
 #[utoipa::path(get, path = "/providers", tag = "service", operation_id = "list_providers",
     security(("key" = ["read"])),
     responses(
         (status = 200, body = List<ProviderInfo>),
         Problems,
     ))]
-async fn list_providers(State(state): State<AppState>, _: Reader) -> Json<List<ProviderInfo>> {
-    Json(List { items: state.services().sandboxes.providers(), next: None })
+async fn list_providers(State(state): State<AppState>, Reader(who): Reader) -> Json<List<ProviderInfo>> {
+    Json(List { items: state.services().sandboxes.providers(who.account).await, next: None })
+}
+
+#[derive(Debug, Deserialize, IntoParams)]
+#[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+struct ReconcileQuery {
+    /// Reports what would be done, and changes nothing. False by default.
+    dry_run: Option<bool>,
+}
+
+/// Compares sandboxes with the boxes of all providers, and mends differences. A server does it each minute by itself. For
+/// operators.
+#[utoipa::path(post, path = "/reconcile", tag = "service", operation_id = "reconcile",
+    security(("key" = ["admin"])),
+    params(ReconcileQuery),
+    responses(
+        (status = 200, body = Reconciliation),
+        Problems,
+    ))]
+async fn reconcile(
+    State(state): State<AppState>,
+    Admin(who): Admin,
+    Query(query): Query<ReconcileQuery>,
+) -> ApiResult<Json<Reconciliation>> {
+    operator(&who)?;
+    Ok(Json(state.services().sandboxes.reconcile(query.dry_run.unwrap_or(false)).await?))
 }
 
 /// Whether the process lives. It asks nobody else.

@@ -166,7 +166,7 @@ async fn together(app: &App) -> Result<f64> {
 /// The median of creating a sandbox as another account's request does: with totals of the account, and with a disk of
 /// a fixed size. None where disk cannot be limited here.
 async fn of_an_account(app: &App, runs: u32, report: &mut Report) -> Result<Option<f64>> {
-    let provider = app.sandboxes.providers().get(&app.settings.provider)?;
+    let provider = app.sandboxes.providers().get(app.settings.provider_name())?;
     if !provider.capabilities().limits.disk {
         return Ok(None);
     }
@@ -199,7 +199,7 @@ async fn of_an_account(app: &App, runs: u32, report: &mut Report) -> Result<Opti
 
 /// What an idle sandbox costs with all of ours that is there for it, and that many can live together.
 async fn weight(app: &App, report: &mut Report) -> Result<()> {
-    let provider = app.sandboxes.providers().get(&app.settings.provider)?;
+    let provider = app.sandboxes.providers().get(app.settings.provider_name())?;
     let own = std::process::id();
     let before = pss_of([own]);
     let mut ids = Vec::with_capacity(ALIVE);

@@ -174,7 +174,7 @@ async fn idle_pss(app: &App) -> Result<f64> {
     for _ in 0..IDLE {
         boxes.push(sandbox(app).await?);
     }
-    let provider = app.sandboxes.providers().get(&app.settings.provider)?;
+    let provider = app.sandboxes.providers().get(app.settings.provider_name())?;
     let mut total = 0;
     for id in &boxes {
         // The provider knows the pid; asking the guest would wake it.

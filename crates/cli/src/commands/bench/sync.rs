@@ -93,7 +93,7 @@ async fn gone(app: &App, id: SandboxId) -> Result<()> {
 pub(super) async fn lose(app: &App, id: SandboxId) -> Result<()> {
     app.sandboxes.give_up_unsynced(id).await?;
     app.sandboxes.remove(id, Volumes::Keep).await?;
-    let volume = app.settings.data.join(&app.settings.provider).join("volumes").join(id.to_string());
+    let volume = app.settings.data.join(app.settings.provider_name()).join("volumes").join(id.to_string());
     let aside = app.settings.data.join(format!("aside-{}", SandboxId::generate()));
     std::fs::rename(&volume, &aside).with_context(|| format!("cannot move {}", volume.display()))?;
     settle();
@@ -128,7 +128,7 @@ fn own_program(app: &App, args: &[&str]) -> Result<Command> {
     let mut command = Command::new(std::env::current_exe()?);
     command.arg("--data").arg(&app.settings.data).args(args).stdin(Stdio::null());
     command.env("SEAWALL_SYNC_BUCKET", app.settings.sync.bucket(&app.settings.data));
-    command.env("SEAWALL_PROVIDER", &app.settings.provider);
+    command.env("SEAWALL_PROVIDER", app.settings.provider_name());
     // What is measured is here, whatever server is named.
     command.env_remove("SEAWALL_URL");
     Ok(command)

@@ -1,12 +1,10 @@
 //! The single checks. Each does the thing itself where it can, rather than guess.
 
 use super::Check;
-use crate::{
-    app::{App, check_data},
-    config::Settings,
-};
+use crate::{app::check_data, config::Settings};
 use seawall_api::SandboxId;
-use seawall_core::{ExecRequest, NewSandbox, ports::Volumes};
+use seawall_core::ports::Provider;
+use seawall_providers::native::NativeProvider;
 use std::{
     fs::{File, Permissions},
     io::{self, Write},
@@ -41,45 +39,19 @@ fn limits(data: &Path) -> Vec<Check> {
     seawall_providers::native::limits_table(data).into_iter().map(check).collect()
 }
 
-/// Makes a sandbox of the native provider, runs a command in it, and removes it.
+/// Makes a sandbox of the native provider and removes it.
 pub async fn native(settings: &Settings) -> Check {
     let name = "native sandbox";
     match try_native(settings).await {
-        Ok(()) => Check::ok(name, "made, used and removed"),
-        Err(error) => {
-            let found = format!("cannot be made: {error:#}");
-            let next = match () {
-                () if found.contains("user namespace") => {
-                    "allow user namespaces: sysctl -w user.max_user_namespaces=15000; on Debian also \
-                     kernel.unprivileged_userns_clone=1; on Ubuntu also kernel.apparmor_restrict_unprivileged_userns=0; \
-                     or run seawall as root"
-                }
-                () if found.contains("Function not implemented") => "use Linux 5.12 or later",
-                () if found.contains("proc:") => {
-                    "/proc must be whole: in a container, run it with --security-opt systempaths=unconfined"
-                }
-                () => "run seawall as root, or choose another provider with --provider",
-            };
-            Check::missing(name, found, next)
-        }
+        Ok(()) => Check::ok(name, "started and removed"),
+        Err(error) => Check::missing(name, "cannot be started", format!("{error:#}")),
     }
 }
 
 async fn try_native(settings: &Settings) -> anyhow::Result<()> {
     let scratch = Scratch::new(&settings.data);
     std::fs::create_dir_all(&scratch.0)?;
-    let settings =
-        Settings { data: scratch.0.clone(), provider: "native".into(), database: None, ..settings.clone() };
-    let app = App::open(settings, false).await?;
-    let id = app.sandboxes.create(NewSandbox::default()).await?.id;
-    let ran = async {
-        app.sandboxes.start(id).await?;
-        app.sandboxes.exec(id, ExecRequest::new(["true"])).await
-    };
-    let ran = ran.await;
-    app.sandboxes.remove(id, Volumes::Delete).await?;
-    anyhow::ensure!(ran?.status.success(), "`true` failed in it");
-    Ok(())
+    Ok(NativeProvider::open(&scratch.0, settings.native.clone())?.probe().await?)
 }
 
 /// A name in the data folder that nobody has, gone when it is dropped.

@@ -35,9 +35,9 @@ impl Rounds {
         let reaper = Reaper::new(services.sandboxes.clone(), services.turns.clone());
         let turns = services.turns.clone();
         let retention = Retention::new(&services, settings.retention.keep.clone());
-        let sweeping = every(SWEEP, "sweep", &stop, || {
-            let sandboxes = sandboxes.clone();
-            async move { sandboxes.sweep().await.map(drop) }
+        let sweeping = every(SWEEP, "reconcile", &stop, || {
+            let service = services.sandboxes.clone();
+            async move { service.reconcile(false).await.map(drop) }
         });
         let watcher = reaper.clone();
         let reaping = every(REAP, "reaper", &stop, || {

@@ -66,7 +66,7 @@ async fn create_again_makes_a_lost_box_anew() {
     let id = world.running().await;
     world.mock.remove(id, Volumes::Keep).await.unwrap();
     assert_eq!(world.state(id).await, SandboxState::Lost);
-    assert_eq!(world.sandboxes.create(new(id)).await.unwrap().state, SandboxState::Created);
+    assert_eq!(world.sandboxes.create(new(id)).await.unwrap().state, SandboxState::Stopped);
 }
 
 #[tokio::test]

@@ -8,12 +8,13 @@ use async_trait::async_trait;
 use futures::StreamExt;
 use seawall_api::{
     AccountId, ErrorKind, SandboxId,
+    http::Reconciliation,
     sandbox::{SandboxInfo, SandboxSpec, SandboxState},
 };
 use seawall_core::{
     ExecRequest, NewSandbox, Providers, Result, Sandboxes,
     ports::{BoxEvents, BoxInfo, Capabilities, Provider, Records, Volumes},
-    sandboxes::{SandboxEvent, Sweep},
+    sandboxes::SandboxEvent,
     testing::{ManualClock, MemoryRecords},
 };
 use seawall_providers::mock::{MockOp, MockProvider};
@@ -160,7 +161,10 @@ async fn p7_lists_and_sweeps_are_of_all() {
     two.records.remove(first).await.unwrap();
     two.second.remove(second, Volumes::Keep).await.unwrap();
     let sweep = two.sandboxes.sweep().await.unwrap();
-    assert_eq!(sweep, Sweep { removed: vec![first], lost: vec![second], ..Sweep::default() });
+    assert_eq!(
+        sweep,
+        Reconciliation { removed: vec![first], lost: vec![second], ..Reconciliation::default() }
+    );
 }
 
 #[tokio::test(start_paused = true)]

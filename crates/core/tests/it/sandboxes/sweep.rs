@@ -4,11 +4,11 @@ use crate::sandboxes::world::{World, error, new, within};
 use seawall_api::{
     AccountId, ErrorKind, SandboxId,
     exec::StartProcess,
+    http::Reconciliation,
     sandbox::{EndReason, SandboxState},
 };
 use seawall_core::{
     ports::{Provider, Records, Volumes},
-    sandboxes::Sweep,
     testing::Op,
 };
 use std::time::Duration;
@@ -24,7 +24,7 @@ async fn p8_orphans_are_removed_and_their_volumes_kept() {
     world.put(orphan, "a.txt", "kept").await;
     world.records.remove(orphan).await.unwrap();
     let sweep = world.sandboxes.sweep().await.unwrap();
-    assert_eq!(sweep, Sweep { removed: vec![orphan], ..Sweep::default() });
+    assert_eq!(sweep, Reconciliation { removed: vec![orphan], ..Reconciliation::default() });
     assert_eq!(world.boxes().await, 1);
     assert_eq!(world.state(ours).await, SandboxState::Running);
     world.sandboxes.create(new(orphan)).await.unwrap();
@@ -38,7 +38,7 @@ async fn p8_what_is_well_is_left_alone() {
     let (created, running, stopped) = (world.created().await, world.running().await, world.stopped().await);
     let process = world.sandboxes.spawn(running, StartProcess::new(["sleep", "1000"])).await.unwrap();
     let before = world.sandboxes.list().await.unwrap();
-    assert_eq!(world.sandboxes.sweep().await.unwrap(), Sweep::default());
+    assert_eq!(world.sandboxes.sweep().await.unwrap(), Reconciliation::default());
     assert_eq!(world.sandboxes.list().await.unwrap(), before);
     assert_eq!(world.mock.running(running), 1);
     for id in [created, running, stopped] {
@@ -54,10 +54,10 @@ async fn p8_records_whose_box_is_gone_are_marked_once() {
     world.mock.remove(id, Volumes::Keep).await.unwrap();
     assert_eq!(world.recorded(id).await.unwrap().state, SandboxState::Running);
     let sweep = world.sandboxes.sweep().await.unwrap();
-    assert_eq!(sweep, Sweep { lost: vec![id], ..Sweep::default() });
+    assert_eq!(sweep, Reconciliation { lost: vec![id], ..Reconciliation::default() });
     let record = world.recorded(id).await.unwrap();
     assert_eq!((record.state, record.reason), (SandboxState::Lost, Some(EndReason::Lost)));
-    assert_eq!(world.sandboxes.sweep().await.unwrap(), Sweep::default());
+    assert_eq!(world.sandboxes.sweep().await.unwrap(), Reconciliation::default());
     assert_eq!(world.sandboxes.start(id).await.unwrap().state, SandboxState::Running);
 }
 
@@ -67,7 +67,7 @@ async fn p8_what_somebody_is_making_or_removing_is_left_alone() {
     for state in [SandboxState::Creating, SandboxState::Stopping] {
         let id = world.leave_record(state).await;
         let claim = world.records.claim(id).await.unwrap();
-        assert_eq!(world.sandboxes.sweep().await.unwrap(), Sweep::default());
+        assert_eq!(world.sandboxes.sweep().await.unwrap(), Reconciliation::default());
         assert_eq!(world.state(id).await, state);
         // A crash gives the claim back.
         drop(claim);
@@ -86,9 +86,9 @@ async fn p8_a_sweep_during_a_create_does_no_harm() {
     let sandboxes = world.sandboxes.clone();
     let making = tokio::spawn(async move { sandboxes.create(new(id)).await });
     sleep(Duration::from_secs(5)).await;
-    assert_eq!(world.sandboxes.sweep().await.unwrap(), Sweep::default());
+    assert_eq!(world.sandboxes.sweep().await.unwrap(), Reconciliation::default());
     assert_eq!(within(making).await.unwrap().unwrap().state, SandboxState::Created);
-    assert_eq!(world.sandboxes.sweep().await.unwrap(), Sweep::default());
+    assert_eq!(world.sandboxes.sweep().await.unwrap(), Reconciliation::default());
 }
 
 #[tokio::test]
@@ -98,7 +98,7 @@ async fn p8_a_box_made_just_before_a_crash_is_kept() {
     let spec = world.recorded(id).await.unwrap().spec;
     world.mock.create(id, &spec, AccountId::LOCAL).await.unwrap();
     world.clock.advance(PATIENCE * 2);
-    assert_eq!(world.sandboxes.sweep().await.unwrap(), Sweep::default());
+    assert_eq!(world.sandboxes.sweep().await.unwrap(), Reconciliation::default());
     assert_eq!(world.state(id).await, SandboxState::Created);
     assert_eq!(world.sandboxes.start(id).await.unwrap().state, SandboxState::Running);
 }
@@ -128,7 +128,7 @@ async fn p8_a_provider_that_cannot_be_asked_loses_nothing() {
         assert_eq!(error(world.sandboxes.sweep().await).kind(), ErrorKind::Unavailable);
         assert_eq!(world.recorded(id).await.unwrap().state, SandboxState::Running);
     }
-    assert_eq!(world.sandboxes.sweep().await.unwrap(), Sweep::default());
+    assert_eq!(world.sandboxes.sweep().await.unwrap(), Reconciliation::default());
 }
 
 #[tokio::test]
@@ -152,6 +152,6 @@ async fn p8_what_failed_stays_to_be_looked_at() {
     let world = World::new();
     let failed = world.leave_record(SandboxState::Failed).await;
     world.clock.advance(PATIENCE * 2);
-    assert_eq!(world.sandboxes.sweep().await.unwrap(), Sweep::default());
+    assert_eq!(world.sandboxes.sweep().await.unwrap(), Reconciliation::default());
     assert_eq!(world.state(failed).await, SandboxState::Failed);
 }

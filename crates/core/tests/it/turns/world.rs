@@ -153,6 +153,11 @@ impl World {
         self.setup.templates.clear();
     }
 
+    /// The operator changed them: hosts from now on have these.
+    pub fn change_templates(&mut self, templates: impl IntoIterator<Item = Template>) {
+        self.setup.templates = templates.into_iter().collect();
+    }
+
     fn over(setup: Setup, wrap: impl FnOnce(Stores) -> Stores) -> World {
         let (mock, shell) = (MockProvider::new(), Shell::default());
         let log = shell.clone();

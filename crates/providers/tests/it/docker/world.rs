@@ -43,11 +43,16 @@ impl World {
                 writeln!(std::io::stderr(), "skipped docker::{name}: SEAWALL_TEST_DOCKER names no daemon");
             return None;
         };
+        Some(World::on(&host, settings))
+    }
+
+    /// An installation on the daemon at an address.
+    pub fn on(host: &str, settings: DockerSettings) -> World {
         let data = tempfile::tempdir().unwrap();
-        let settings = DockerSettings { host: Some(host.clone()), ..settings };
+        let settings = DockerSettings { host: Some(host.to_owned()), ..settings };
         let installation = SandboxId::generate().to_string();
         let provider = DockerProvider::open(data.path(), &installation, settings.clone()).unwrap();
-        Some(World { provider, host, installation, settings, data })
+        World { provider, host: host.to_owned(), installation, settings, data }
     }
 
     pub fn data(&self) -> &Path {

@@ -47,7 +47,7 @@ impl Server {
     pub async fn start(app: &App) -> Result<Server> {
         let data = &app.settings.data;
         let (config, log) = (data.join("seawall.toml"), data.join("serve.log"));
-        std::fs::write(&config, settings(&app.settings.provider))?;
+        std::fs::write(&config, settings(app.settings.provider_name()))?;
         output::note(format!("the server has limits of its own in its seawall.toml: {LIMITS}"));
         let mut process =
             Process(command(app, &config, File::create(&log)?)?.spawn().context("cannot start the server")?);
