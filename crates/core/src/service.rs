@@ -292,22 +292,32 @@ impl SandboxService {
             }
             SandboxState::Running => self.freshen(wanted, &row.metadata).await,
             SandboxState::Stopped | SandboxState::Paused if is_ready => {
-                self.sandboxes.start(id).await?;
-                self.freshen(wanted, &row.metadata).await
+                match self.sandboxes.start(id).await {
+                    // The files of the box are gone, and the provider gave it up.
+                    Err(error) if error.kind() == ErrorKind::NotFound => self.start_cold(wanted).await,
+                    started => {
+                        started?;
+                        self.freshen(wanted, &row.metadata).await
+                    }
+                }
             }
             SandboxState::Created
             | SandboxState::Stopped
             | SandboxState::Paused
             | SandboxState::Lost
-            | SandboxState::Failed => {
-                self.note(wanted, READY, Value::Bool(false)).await;
-                self.sandboxes.start(id).await.map_err(|error| rebuilt(id, error))?;
-                self.cold_start(wanted, Volumes::Keep, Left::Failed, false).await
-            }
+            | SandboxState::Failed => self.start_cold(wanted).await,
             state => Err(Error::unavailable(format!(
                 "sandbox {id} is {state}: somebody is at it; try again in a moment"
             ))),
         }
+    }
+
+    /// Starts a sandbox whose cold start did not end, or whose box is gone.
+    async fn start_cold(&self, wanted: &Wanted) -> Result<Ready> {
+        let id = wanted.sandbox;
+        self.note(wanted, READY, Value::Bool(false)).await;
+        self.sandboxes.start(id).await.map_err(|error| rebuilt(id, error))?;
+        self.cold_start(wanted, Volumes::Keep, Left::Failed, false).await
     }
 
     /// `before`: what it was when it was ended. It is made again with the same configuration (V2). `left`: what stays

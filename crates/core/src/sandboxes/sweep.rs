@@ -1,6 +1,6 @@
 //! The sweep: records and boxes compared, in both directions.
 
-use super::{Left, Sandboxes};
+use super::{Left, Sandboxes, make};
 use crate::{
     Error, Result,
     ports::{BoxState, Provider, Record, RecordHead, Volumes},
@@ -163,8 +163,10 @@ impl Sandboxes {
     /// Takes back a creation that made no box.
     async fn take_back(&self, record: Record) -> Result<()> {
         tracing::warn!(sandbox = %record.id, "a sandbox was never made");
-        self.inner.providers.get(&record.provider)?.remove(record.id, Volumes::Keep).await?;
         let was_ended = record.reason == Some(EndReason::Terminated);
+        // The volume of a sandbox that was ended before can have its files.
+        let volumes = if was_ended { Volumes::Keep } else { make::of_nobody(record.account_id) };
+        self.inner.providers.get(&record.provider)?.remove(record.id, volumes).await?;
         let mark = self.mark(&record);
         self.leave(record, if was_ended { Left::ByTemplate } else { Left::Nothing }, &mark).await
     }

@@ -1,6 +1,7 @@
 //! The connection to a Docker daemon.
 
 use super::address::{self, Address};
+use crate::boxes::io_error;
 use bollard::{API_DEFAULT_VERSION, BollardRequest, Docker, errors::Error as DockerError};
 use hyper_util::{
     client::legacy::{Client, connect::HttpConnector},
@@ -8,7 +9,7 @@ use hyper_util::{
 };
 use seawall_api::ErrorKind;
 use seawall_core::{Error, Result};
-use std::sync::Arc;
+use std::{fs, path::PathBuf, sync::Arc};
 use tokio::sync::OnceCell;
 
 /// How long the daemon may take for one answer, in seconds. Pulling an image streams its answer.
@@ -19,22 +20,58 @@ const PATIENCE_SECONDS: u64 = 120;
 pub struct Daemon {
     pub address: Address,
     docker: OnceCell<Docker>,
+    /// The file with the id of the daemon that has the containers of this installation. It is missing until there are any.
+    mark: PathBuf,
 }
 
 impl Daemon {
-    pub fn new(host: Option<&str>) -> Result<Daemon> {
-        Ok(Daemon { address: address::find(host)?, docker: OnceCell::new() })
+    pub fn new(host: Option<&str>, mark: PathBuf) -> Result<Daemon> {
+        Ok(Daemon { address: address::find(host)?, docker: OnceCell::new(), mark })
     }
 
-    /// The client. The version of the API is negotiated with the first use.
+    /// The client. The version of the API is negotiated with the first use. Fails if the daemon is another one than that
+    /// with the containers: they would all seem to be lost.
     pub async fn docker(&self) -> Result<&Docker> {
         self.docker
             .get_or_try_init(|| async {
-                let docker = self.client()?;
-                docker.negotiate_version().await
+                let client = self.client().map_err(|error| self.unreachable(error))?;
+                let docker = client.negotiate_version().await.map_err(|error| self.unreachable(error))?;
+                self.check_identity(&docker).await?;
+                Ok(docker)
             })
             .await
-            .map_err(|error| self.unreachable(error))
+    }
+
+    async fn check_identity(&self, docker: &Docker) -> Result<()> {
+        let known = fs::read_to_string(&self.mark).unwrap_or_default();
+        // Earlier versions wrote an empty file.
+        if known.is_empty() || self.identity(docker).await? == known {
+            return Ok(());
+        }
+        let message = format!(
+            "the Docker daemon at {} is not the one that has the containers of this data folder; name that one by `host` of \
+             section [docker] or DOCKER_HOST; if the daemon is the same and only its folder was moved, remove {}",
+            self.address.host,
+            self.mark.display()
+        );
+        Err(Error::unavailable(message).with_code("other_daemon"))
+    }
+
+    /// The daemon's id and its folder: several daemons of one machine can have one id.
+    async fn identity(&self, docker: &Docker) -> Result<String> {
+        let info = docker.info().await.map_err(|error| self.failed("the Docker daemon", error))?;
+        Ok(format!("{} {}", info.id.unwrap_or_default(), info.docker_root_dir.unwrap_or_default()))
+    }
+
+    /// Whether this installation has made a container. One that has not needs no daemon.
+    pub fn is_used(&self) -> bool {
+        self.mark.exists()
+    }
+
+    /// Notes that this daemon has containers of this installation.
+    pub async fn note_use(&self) -> Result<()> {
+        let identity = self.identity(self.docker().await?).await?;
+        fs::write(&self.mark, identity).map_err(|error| io_error(&self.mark, error))
     }
 
     fn client(&self) -> std::result::Result<Docker, DockerError> {

@@ -1,7 +1,7 @@
 //! Names and labels of what this provider makes.
 
 use super::network::Network;
-use seawall_api::{AccountId, SandboxId, sandbox::SandboxSpec};
+use seawall_api::{AccountId, SandboxId, hello::MAX_VERSION, sandbox::SandboxSpec};
 use seawall_core::{Error, Result};
 use std::collections::HashMap;
 
@@ -15,6 +15,8 @@ pub const PROJECT: &str = "seawall.project";
 pub const NETWORK: &str = "seawall.network";
 /// By what a container reaches other machines.
 pub const EGRESS: &str = "seawall.egress";
+/// The newest version of the wire's protocol that the guest of a container speaks.
+pub const PROTOCOL: &str = "seawall.protocol";
 /// The name of the volume as the service uses it.
 pub const VOLUME: &str = "seawall.volume";
 /// The path at which the sandboxes of an account have a cache volume.
@@ -72,6 +74,7 @@ pub fn of_container(
         (PROJECT, spec.project_id.clone()),
         (NETWORK, matches!(network, Network::Own { .. }).then(|| network.mode().to_owned())),
         (EGRESS, egress),
+        (PROTOCOL, Some(MAX_VERSION.to_string())),
     ];
     let more = more.into_iter().filter_map(|(key, value)| Some((key.to_owned(), value?)));
     let users = spec.labels.iter().map(|(key, value)| (key.clone(), value.clone()));
@@ -86,6 +89,11 @@ pub fn of_volume(volume: &str, account: AccountId, installation: &str) -> Labels
         (INSTALLATION, installation.to_owned()),
     ];
     labels.map(|(key, value)| (key.to_owned(), value)).into()
+}
+
+/// Whether the rules of Seawall hold for the network of a container.
+pub fn has_rules(labels: &Labels) -> bool {
+    labels.contains_key(NETWORK) && labels.get(EGRESS).is_some_and(|egress| egress == "docker")
 }
 
 /// The filter for what belongs to an installation.

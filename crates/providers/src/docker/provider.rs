@@ -24,7 +24,7 @@ use bollard::{
 use futures::StreamExt;
 use seawall_api::{
     AccountId, ErrorKind, SandboxId,
-    hello::Role,
+    hello::{MIN_VERSION, Role},
     sandbox::{EndReason, Limits, SandboxSpec},
 };
 use seawall_core::{
@@ -35,12 +35,7 @@ use seawall_core::{
     },
 };
 use seawall_wire::{Duplex, Guest};
-use std::{
-    fmt, fs,
-    path::{Path, PathBuf},
-    sync::Arc,
-    time::Duration,
-};
+use std::{fmt, path::Path, sync::Arc, time::Duration};
 use tokio::sync::{Mutex, watch};
 
 /// Containers that are inspected at the same time.
@@ -91,8 +86,6 @@ pub(super) struct Inner {
     pub(super) settings: DockerSettings,
     /// A random name of this data folder among all that use the daemon.
     pub(super) installation: String,
-    /// The file that exists once this installation has made a container.
-    pub(super) mark: PathBuf,
     /// Whether this installation has made a container. One that has not needs no daemon.
     pub(super) used: watch::Sender<bool>,
     pub(super) folders: Folders,
@@ -108,6 +101,8 @@ pub struct Found {
     pub info: BoxInfo,
     pub(super) container: String,
     pub(super) account: AccountId,
+    /// Whether its guest speaks a version of the wire's protocol that this process speaks.
+    pub(super) speaks_our_protocol: bool,
 }
 
 impl fmt::Debug for DockerProvider {
@@ -121,12 +116,11 @@ impl DockerProvider {
     pub fn open(data: &Path, installation: &str, settings: DockerSettings) -> Result<DockerProvider> {
         let root = data.join("docker");
         crate::boxes::make_private(&root).map_err(|error| io_error(&root, error))?;
-        let mark = root.join("used");
+        let daemon = Daemon::new(settings.host.as_deref(), root.join("used"))?;
         let inner = Inner {
-            daemon: Daemon::new(settings.host.as_deref())?,
             installation: installation.to_owned(),
-            used: watch::Sender::new(mark.exists()),
-            mark,
+            used: watch::Sender::new(daemon.is_used()),
+            daemon,
             folders: Folders::open(data)?,
             disks: Arc::new(Disks::new(data)),
             host_folders: HostFolders::new(data, settings.mounts.clone())?,
@@ -172,6 +166,7 @@ impl DockerProvider {
         present.map(|found| found.map(|found| found.info)).collect()
     }
 
+    /// Every sandbox with a container. Rules of networks that another program has flushed are put into force again.
     async fn container_ids(&self) -> Result<Vec<SandboxId>> {
         if !self.is_used() {
             return Ok(Vec::new());
@@ -181,8 +176,12 @@ impl DockerProvider {
         let daemon = &self.inner.daemon;
         let found = daemon.docker().await?.list_containers(Some(options)).await;
         let found = found.map_err(|error| daemon.failed("the containers", error))?;
-        let id = |labels: labels::Labels| labels.get(labels::SANDBOX)?.parse().ok();
-        let mut ids: Vec<SandboxId> = found.into_iter().filter_map(|one| id(one.labels?)).collect();
+        let all: Vec<labels::Labels> = found.into_iter().filter_map(|one| one.labels).collect();
+        if all.iter().any(labels::has_rules) {
+            self.inner.networks.install().await?;
+        }
+        let id = |labels: &labels::Labels| labels.get(labels::SANDBOX)?.parse().ok();
+        let mut ids: Vec<SandboxId> = all.iter().filter_map(id).collect();
         ids.sort();
         Ok(ids)
     }
@@ -216,21 +215,27 @@ impl DockerProvider {
             info.reason = Some(end);
         }
         let account = state::account_of(&found);
-        Ok(Found { info, container: found.id.unwrap_or_default(), account })
+        let speaks_our_protocol = state::protocol_of(&found) >= MIN_VERSION;
+        Ok(Found { info, container: found.id.unwrap_or_default(), account, speaks_our_protocol })
     }
 
     /// Notes that this installation has containers, before the first is made.
-    fn note_use(&self) -> Result<()> {
+    async fn note_use(&self) -> Result<()> {
         if !self.is_used() {
-            let mark = &self.inner.mark;
-            fs::write(mark, "").map_err(|error| io_error(mark, error))?;
+            self.inner.daemon.note_use().await?;
             self.inner.used.send_replace(true);
         }
         Ok(())
     }
 
     pub(super) fn is_used(&self) -> bool {
-        *self.inner.used.borrow()
+        let is_known = *self.inner.used.borrow();
+        if !is_known && self.inner.daemon.is_used() {
+            // Another process made the first container.
+            self.inner.used.send_replace(true);
+            return true;
+        }
+        is_known
     }
 
     /// Waits until this installation has made a container.
@@ -307,7 +312,7 @@ impl Provider for DockerProvider {
         self.check_image(spec, account)?;
         // The daemon is checked first, so that a failure leaves no trace.
         self.inner.daemon.docker().await?;
-        self.note_use()?;
+        self.note_use().await?;
         match self.inspect(id).await {
             Ok(_) => self.existing(id, spec).await,
             Err(error) if error.kind() == ErrorKind::NotFound => self.plan(id, spec, account).await,
@@ -351,6 +356,7 @@ impl Provider for DockerProvider {
         };
         let network = self.network_of(&found.info.spec, found.account)?;
         self.inner.networks.ready(&self.inner.daemon, &network, found.account).await?;
+        self.check_volume(&found).await?;
         let disk = self.inner.disks.ready(&found.info.volume).await?;
         self.start_container(&found).await?;
         drop(disk);

@@ -7,6 +7,7 @@ use super::{
     program,
     provider::{DockerProvider, Found},
     sockets::Socket,
+    volumes,
 };
 use crate::boxes::io_error;
 use bollard::{
@@ -42,20 +43,53 @@ const STOP_SLACK: Duration = Duration::from_secs(3);
 pub const DAEMON_PATIENCE: Duration = Duration::from_secs(60);
 
 impl DockerProvider {
-    /// Starts a container, also where the volume of the guest was removed behind our back.
+    /// Starts a container. One that cannot be started as it is, because its guest is too old or because what it was made
+    /// with is gone, is made again with its volume.
     pub(super) async fn start_container(&self, found: &Found) -> Result<()> {
         let (daemon, id) = (&self.inner.daemon, found.info.id);
         let docker = daemon.docker().await?;
         let name = container_name(id);
-        let Err(first) = docker.start_container(&name, None::<StartContainerOptions>).await else {
-            return Ok(());
+        let start = || docker.start_container(&name, None::<StartContainerOptions>);
+        let first = match found.speaks_our_protocol {
+            false => None,
+            true => match start().await {
+                Ok(()) => return Ok(()),
+                Err(error) => Some(error.to_string()),
+            },
         };
-        if !first.to_string().contains(program::GUEST_PATH) {
-            return Err(daemon.failed(&format!("starting sandbox {id}"), first));
+        match first {
+            Some(why) if why.contains(program::GUEST_PATH) => {
+                self.ensure_program(self.image_of(&found.info.spec)?, true).await?;
+            }
+            // A network that was removed, or a removal that the daemon did not finish.
+            Some(why) if why.contains("network") || why.contains("marked for removal") => {
+                self.rebuild(found, &why).await?;
+            }
+            None => self.rebuild(found, "its guest is too old for this version of seawall").await?,
+            Some(_) => {}
         }
-        self.ensure_program(self.image_of(&found.info.spec)?, true).await?;
-        let again = docker.start_container(&name, None::<StartContainerOptions>).await;
-        again.map_err(|error| daemon.failed(&format!("starting sandbox {id}"), error))
+        start().await.map_err(|error| daemon.failed(&format!("starting sandbox {id}"), error))
+    }
+
+    /// Makes a container again. Its volume stays; its root file system is the image's.
+    async fn rebuild(&self, found: &Found, why: &str) -> Result<()> {
+        tracing::warn!(sandbox = %found.info.id, why, "the container is made again");
+        self.remove_container(found.info.id).await?;
+        self.plan(found.info.id, &found.info.spec, found.account).await.map(drop)
+    }
+
+    /// Removes a container whose data volume is gone, and fails with `not_found`: a start would give it an empty one, and
+    /// nothing would restore its files.
+    pub(super) async fn check_volume(&self, found: &Found) -> Result<()> {
+        let id = found.info.id;
+        let name = found.info.spec.volume_of(id);
+        let is_new = found.info.state == BoxState::Created;
+        if is_new || volumes::exists(&self.inner.daemon, &self.inner.installation, &name).await? {
+            return Ok(());
+        }
+        tracing::warn!(sandbox = %id, volume = found.info.volume, "the data volume is gone; the container is removed");
+        self.remove_container(id).await?;
+        Err(Error::not_found(format!("the data volume of sandbox {id} is gone")))
     }
 
     /// Waits until the guest of a container that was just started connects.

@@ -47,6 +47,11 @@ pub fn account_of(found: &ContainerInspectResponse) -> AccountId {
     account.unwrap_or(AccountId::LOCAL)
 }
 
+/// The newest version of the wire's protocol that the guest of a container speaks. The first containers did not note it.
+pub fn protocol_of(found: &ContainerInspectResponse) -> u16 {
+    labels_of(found).and_then(|labels| labels.get(labels::PROTOCOL)?.parse().ok()).unwrap_or(1)
+}
+
 pub fn labels_of(found: &ContainerInspectResponse) -> Option<&Labels> {
     found.config.as_ref()?.labels.as_ref()
 }

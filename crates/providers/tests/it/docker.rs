@@ -9,6 +9,7 @@ mod images;
 mod many;
 mod network;
 mod outside;
+mod reconcile;
 mod registry;
 mod world;
 

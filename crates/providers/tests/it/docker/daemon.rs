@@ -58,6 +58,11 @@ impl Daemon {
 
     /// Ends the daemon by a signal and starts it again.
     pub fn restart(&self, signal: &str) {
+        self.restart_after(signal, || {});
+    }
+
+    /// As [`Daemon::restart`], and does something while the daemon is down.
+    pub fn restart_after(&self, signal: &str, meanwhile: impl FnOnce()) {
         let pid = self.pid();
         assert!(Command::new("kill").args([signal, &pid]).status().unwrap().success());
         let give_up = Instant::now() + PATIENCE;
@@ -65,6 +70,7 @@ impl Daemon {
             assert!(Instant::now() < give_up, "the daemon {pid} does not end");
             thread::sleep(Duration::from_millis(50));
         }
+        meanwhile();
         self.script("again");
     }
 }

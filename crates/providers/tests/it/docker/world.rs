@@ -55,6 +55,20 @@ impl World {
         World { provider, host: host.to_owned(), installation, settings, data }
     }
 
+    pub fn installation(&self) -> &str {
+        &self.installation
+    }
+
+    pub fn host(&self) -> &str {
+        &self.host
+    }
+
+    /// The provider of this data folder after the address of the daemon was changed.
+    pub fn moved_to(&self, host: &str) -> DockerProvider {
+        let settings = DockerSettings { host: Some(host.to_owned()), ..self.settings.clone() };
+        DockerProvider::open(self.data(), &self.installation, settings).unwrap()
+    }
+
     pub fn data(&self) -> &Path {
         self.data.path()
     }
