@@ -17,7 +17,7 @@ mod usage;
 
 pub use catalog::AccountCatalog;
 pub use conversations::LimitedConversations;
-pub use ledger::{Admission, Counts, Ledger, LiveBoxes, Mark, Request};
+pub use ledger::{Admission, Cost, Counts, Ledger, LiveBoxes, Mark, Request};
 pub use limit::{AccountLimits, Limit, Machine};
 pub use settings::AccountSettings;
 

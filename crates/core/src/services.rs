@@ -131,7 +131,8 @@ impl ServiceParts {
         let clock = self.clock;
         let catalog = AccountCatalog::new(self.stores.accounts.clone(), self.limits);
         let stores = accounts::limited(self.stores, &catalog);
-        let ledger = Ledger::new(stores.sandboxes.clone(), stores.stored.clone(), catalog.clone());
+        let providers = Some(self.sandboxes.providers().clone());
+        let ledger = Ledger::new(stores.sandboxes.clone(), stores.stored.clone(), catalog.clone(), providers);
         let boxes = self.sandboxes.with_ledger(ledger);
         let mut maker = WorkspaceMaker::new(boxes.clone(), self.buckets, clock.clone(), self.workspaces)
             .with_memory(self.memory)

@@ -4,14 +4,17 @@
 //! ended without a word (its guest died, its own deadline passed, another process removed it): so before a request is
 //! refused, the boxes that are counted as running are looked at, and the request is decided again.
 
+mod cost;
 mod ended;
+
+pub use cost::Cost;
 
 use super::{
     catalog::AccountCatalog,
     limit::{AccountLimits, Limit},
 };
 use crate::{
-    Result,
+    Providers, Result,
     ports::{
         AccountTotals,
         store::{Page, SandboxFilter, SandboxRows, Stored, WHOLE_ROWS},
@@ -19,7 +22,10 @@ use crate::{
     sandboxes::counted_disk,
 };
 use async_trait::async_trait;
-use seawall_api::{AccountId, SandboxId, sandbox::SandboxState};
+use seawall_api::{
+    AccountId, SandboxId,
+    sandbox::{SandboxSpec, SandboxState},
+};
 use std::{
     collections::HashMap,
     fmt,
@@ -40,6 +46,8 @@ pub struct Request {
     pub disk_mb: u64,
     /// Whether it shall run.
     pub start: bool,
+    /// What it can use while it runs.
+    pub cost: Cost,
 }
 
 /// What there is of a sandbox, beyond what the ledger believes.
@@ -58,6 +66,8 @@ struct Entry {
     saving: bool,
     /// Admissions that are neither confirmed nor dropped: their boxes may not be visible yet.
     pending: u32,
+    /// What it can use while it runs.
+    cost: Cost,
     /// Grows with each admission, so that the end of an earlier run releases no later one.
     runs: u64,
 }
@@ -115,6 +125,7 @@ struct Inner {
     rows: Arc<dyn SandboxRows>,
     stored: Arc<dyn Stored>,
     catalog: AccountCatalog,
+    providers: Option<Providers>,
     books: Mutex<HashMap<AccountId, Book>>,
     /// What is known of records of ended sandboxes.
     unread: ended::Unread,
@@ -159,9 +170,19 @@ impl Drop for Admission {
 pub struct Mark(u64);
 
 impl Ledger {
-    pub fn new(rows: Arc<dyn SandboxRows>, stored: Arc<dyn Stored>, catalog: AccountCatalog) -> Ledger {
+    /// Without providers the limits of sandboxes are not summed.
+    pub fn new(
+        rows: Arc<dyn SandboxRows>,
+        stored: Arc<dyn Stored>,
+        catalog: AccountCatalog,
+        providers: Option<Providers>,
+    ) -> Ledger {
         let (books, unread, loading) = (Mutex::default(), ended::Unread::default(), AsyncMutex::default());
-        Ledger(Arc::new(Inner { rows, stored, catalog, books, unread, loading }))
+        Ledger(Arc::new(Inner { rows, stored, catalog, providers, books, unread, loading }))
+    }
+
+    fn cost(&self, provider: &str, spec: &SandboxSpec) -> Cost {
+        self.0.providers.as_ref().map(|all| Cost::of(all, provider, spec)).unwrap_or_default()
     }
 
     /// Checks a request against the account's limits and counts it, in one step. The caller holds the [`Admission`]
@@ -191,10 +212,10 @@ impl Ledger {
         boxes: &dyn LiveBoxes,
     ) -> Result<Admission> {
         self.load(account).await?;
-        let counted =
-            self.lock().get(&account).and_then(|book| book.entries.get(&sandbox)).map(|entry| entry.disk_mb);
-        let disk_mb = disk_mb.or(counted).unwrap_or(0);
-        self.admit(Request { account, sandbox, disk_mb, start: true }, boxes).await
+        let counted = self.lock().get(&account).and_then(|book| book.entries.get(&sandbox)).copied();
+        let counted = counted.unwrap_or_default();
+        let disk_mb = disk_mb.unwrap_or(counted.disk_mb);
+        self.admit(Request { account, sandbox, disk_mb, start: true, cost: counted.cost }, boxes).await
     }
 
     /// Lets a box run so that its files can be saved, which no limit may refuse. A box that counts as running goes on to
@@ -308,6 +329,7 @@ impl Ledger {
     fn granted(&self, mut books: MutexGuard<'_, HashMap<AccountId, Book>>, request: Request) -> Admission {
         let entry = books.entry(request.account).or_default().entries.entry(request.sandbox).or_default();
         entry.disk_mb = request.disk_mb;
+        entry.cost = request.cost;
         entry.running |= request.start;
         entry.pending += 1;
         entry.runs += 1;
@@ -328,7 +350,8 @@ impl Ledger {
             let rows = self.0.rows.list(account, &SandboxFilter::default(), &page).await?;
             found.extend(rows.items.iter().map(|row| {
                 let disk_mb = counted_disk(&row.spec);
-                (row.id, Entry { disk_mb, running: may_run(row.state), ..Entry::default() })
+                let cost = self.cost(&row.provider, &row.spec);
+                (row.id, Entry { disk_mb, cost, running: may_run(row.state), ..Entry::default() })
             }));
             match rows.next {
                 Some(next) => page = Page::first(WHOLE_ROWS).after(next),
@@ -432,6 +455,9 @@ impl Book {
         within(Limit::Sandboxes, now.sandboxes, u64::from(before.is_none()))?;
         let was_running = before.is_some_and(|entry| entry.has_place());
         within(Limit::RunningSandboxes, now.running, u64::from(request.start && !was_running))?;
+        if request.start {
+            self.check_sums(request.cost, before, limits)?;
+        }
         let had = before.map_or(0, |entry| entry.disk_mb);
         within(Limit::DiskMb, now.disk_mb - had, if request.disk_mb > had { request.disk_mb } else { 0 })
     }

@@ -238,6 +238,12 @@ pub trait Provider: Send + Sync {
         Ok(())
     }
 
+    /// Whether this provider cannot bound the running boxes of an account together, so that the ledger has to hold the sum
+    /// of their own limits to the account's totals.
+    fn sums_limits(&self) -> bool {
+        false
+    }
+
     /// Returns when the guest can be connected to.
     async fn start(&self, id: SandboxId) -> Result<BoxInfo>;
 

@@ -3,7 +3,7 @@
 use super::Sandboxes;
 use crate::{
     Result,
-    accounts::{Admission, Counts, Ledger, LiveBoxes, Mark, Request},
+    accounts::{Admission, Cost, Counts, Ledger, LiveBoxes, Mark, Request},
     ports::{AccountUse, BoxState, Record},
 };
 use async_trait::async_trait;
@@ -36,6 +36,7 @@ impl Sandboxes {
             sandbox: record.id,
             disk_mb: counted_disk(&record.spec),
             start,
+            cost: Cost::of(&self.inner.providers, &record.provider, &record.spec),
         };
         let admission = match purpose {
             Purpose::Use => ledger.admit(request, self).await?,

@@ -123,6 +123,10 @@ impl Provider for FaultyProvider {
         self.inner.probe().await
     }
 
+    fn sums_limits(&self) -> bool {
+        self.inner.sums_limits()
+    }
+
     async fn prepare(&self, spec: &SandboxSpec, account: AccountId) -> Result<()> {
         self.inner.prepare(spec, account).await
     }

@@ -8,7 +8,7 @@ use seawall_api::{
 };
 use seawall_core::{
     Result,
-    accounts::{AccountCatalog, AccountLimits, Admission, Ledger, Limit, LiveBoxes, Request},
+    accounts::{AccountCatalog, AccountLimits, Admission, Cost, Ledger, Limit, LiveBoxes, Request},
     ports::store::{NewConversation, SandboxRow, WHOLE_ROWS},
     testing::MemoryStore,
 };
@@ -59,6 +59,7 @@ fn ledger_on(memory: &MemoryStore) -> Ledger {
         stores.sandboxes.clone(),
         stores.stored.clone(),
         AccountCatalog::new(stores.accounts.clone(), limits),
+        None,
     )
 }
 
@@ -87,7 +88,7 @@ enum Event {
 fn events() -> impl Strategy<Value = Vec<Event>> {
     let which = 0..8_usize;
     let one = prop_oneof![
-        4 => (which.clone(), any::<bool>()).prop_map(|(which, start)| Event::Admit { which, start }),
+        4 => (which.clone(), any::<bool>()).prop_map(|(which, start)| Event::Admit { which, start, cost: Cost::default() }),
         2 => which.clone().prop_map(Event::Save),
         3 => Just(Event::Make),
         1 => Just(Event::Fail),
@@ -110,9 +111,9 @@ async fn play(events: Vec<Event>) {
     };
     for event in events {
         match event {
-            Event::Admit { which, start } => {
+            Event::Admit { which, start, cost: Cost::default() } => {
                 let disk_mb = 10 * (which as u64 + 1);
-                let request = Request { account, sandbox: ids[which], disk_mb, start };
+                let request = Request { account, sandbox: ids[which], disk_mb, start, cost: Cost::default() };
                 // One at a time for a sandbox: that is what its queue is for.
                 if open.iter().all(|(_, other)| other.sandbox != ids[which])
                     && let Ok(admission) = ledger.admit(request, &truth).await
@@ -125,7 +126,8 @@ async fn play(events: Vec<Event>) {
                 if let Some((false, disk_mb)) = there
                     && open.iter().all(|(_, other)| other.sandbox != ids[which])
                 {
-                    let request = Request { account, sandbox: ids[which], disk_mb, start: true };
+                    let request =
+                        Request { account, sandbox: ids[which], disk_mb, start: true, cost: Cost::default() };
                     open.push((ledger.save(request).await.unwrap(), request));
                 }
             }
@@ -162,7 +164,13 @@ async fn play(events: Vec<Event>) {
     // Whatever happened: an account without boxes is locked out of nothing.
     drop(open);
     truth.0.lock().unwrap().clear();
-    let request = Request { account, sandbox: SandboxId::generate(), disk_mb: DISK_MB, start: true };
+    let request = Request {
+        account,
+        sandbox: SandboxId::generate(),
+        disk_mb: DISK_MB,
+        start: true,
+        cost: Cost::default(),
+    };
     drop(ledger.admit(request, &truth).await.unwrap());
 }
 
@@ -178,7 +186,7 @@ proptest! {
 #[tokio::test]
 async fn k8_one_that_is_stopped_and_started_to_be_saved_keeps_its_place() {
     let (ledger, truth, account) = (ledger(), Truth::default(), AccountId::generate());
-    let request = |sandbox| Request { account, sandbox, disk_mb: 1, start: true };
+    let request = |sandbox| Request { account, sandbox, disk_mb: 1, start: true, cost: Cost::default() };
     let (one, two, three) = (SandboxId::generate(), SandboxId::generate(), SandboxId::generate());
     for id in [one, two] {
         drop(ledger.admit(request(id), &truth).await.unwrap());
@@ -224,7 +232,13 @@ impl LiveBoxes for Slow {
 async fn k5_looks_at_boxes_are_not_repeated_for_each_request() {
     let (ledger, truth, slow, account) = (ledger(), Truth::default(), Slow::default(), AccountId::generate());
     for _ in 0..2 {
-        let request = Request { account, sandbox: SandboxId::generate(), disk_mb: 1, start: true };
+        let request = Request {
+            account,
+            sandbox: SandboxId::generate(),
+            disk_mb: 1,
+            start: true,
+            cost: Cost::default(),
+        };
         drop(ledger.admit(request, &truth).await.unwrap());
     }
     let looks = || slow.0.load(std::sync::atomic::Ordering::Relaxed);

@@ -321,13 +321,18 @@ impl Provider for DockerProvider {
     }
 
     async fn set_account_totals(&self, account: AccountId, totals: &AccountTotals) -> Result<()> {
-        match account == AccountId::LOCAL || *totals == AccountTotals::default() {
-            true => Ok(()),
-            false => Err(Error::new(
+        match account != AccountId::LOCAL && totals.disk_io_mb_s.or(totals.disk_iops).is_some() {
+            true => Err(Error::new(
                 ErrorKind::LimitUnenforceable,
-                "the provider `docker` holds each sandbox to its limits, and not yet an account to its totals",
+                "the provider `docker` cannot enforce `disk_io_mb_s` of an account",
             )),
+            false => Ok(()),
         }
+    }
+
+    /// The control groups of containers are the daemon's: below its own group, on another machine, or in a slice of systemd.
+    fn sums_limits(&self) -> bool {
+        true
     }
 
     async fn start(&self, id: SandboxId) -> Result<BoxInfo> {

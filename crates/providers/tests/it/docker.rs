@@ -2,6 +2,7 @@
 //!
 //! `scripts/docker` starts the daemon and makes the images. Without one each test is skipped by name.
 
+mod accounts;
 mod confined;
 mod daemon;
 mod disks;
