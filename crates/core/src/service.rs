@@ -80,6 +80,8 @@ pub struct Wanted {
     pub template: Arc<Template>,
     /// Whether the turn is not wanted any more. None: nobody can say so.
     pub cancelled: Option<watch::Receiver<bool>>,
+    /// The conversation worked in another sandbox before, so the files here can be older than those in the bucket.
+    pub moved: bool,
 }
 
 impl Wanted {

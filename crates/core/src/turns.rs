@@ -422,7 +422,24 @@ impl Turns {
             }
             // What was ended for good is made anew for its own conversation alone.
             Some(row) if row.state == SandboxState::Terminated && linked != Some(chosen) => Err(gone(chosen)),
-            _ => Ok(chosen),
+            _ => {
+                if let Some(left) = linked.filter(|linked| *linked != chosen) {
+                    self.check_left(left).await?;
+                }
+                Ok(chosen)
+            }
+        }
+    }
+
+    /// Refuses to leave a sandbox with work that no bucket has: the next one would begin without it.
+    async fn check_left(&self, left: SandboxId) -> Result<()> {
+        let row = self.inner.stores.sandboxes.find(left).await?;
+        match row.is_some_and(|row| row.unsynced.is_some()) {
+            true => Err(Error::conflict(format!(
+                "sandbox {left} of the conversation has work that no bucket has; sync it, and relink then"
+            ))
+            .with_code("unsynced")),
+            false => Ok(()),
         }
     }
 

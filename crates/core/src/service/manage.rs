@@ -75,7 +75,8 @@ impl SandboxService {
         check_network(account, ask)?;
         self.check_times(account, &ask.timeouts).await?;
         let (conversation, agent, turn, cancelled) = (None, None, None, None);
-        let wanted = Wanted { account, sandbox: id, conversation, agent, turn, template, cancelled };
+        let moved = false;
+        let wanted = Wanted { account, sandbox: id, conversation, agent, turn, template, cancelled, moved };
         let spec = self.spec_of(&wanted, provides.capabilities().isolation)?;
         let (spec, kept) = self.with_volume(id, &name, spec, true).await?;
         self.refuse_orphan(account, id, kept && spec.volume.is_none())?;

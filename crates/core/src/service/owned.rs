@@ -43,6 +43,7 @@ impl SandboxService {
             agent: conversation.and_then(|conversation| conversation.agent_id),
             turn: None,
             cancelled: None,
+            moved: false,
             template: self.template_of(row.template.as_deref()).map_err(|error| {
                 let message = format!(
                     "sandbox {} was made by a template that is not there any more, and only that says where its files go: \
@@ -65,6 +66,7 @@ impl SandboxService {
             agent: None,
             turn: None,
             cancelled: None,
+            moved: false,
             template: Arc::new(Template { name, sync, ..Template::default() }),
         }
     }

@@ -123,18 +123,25 @@ impl SandboxService {
     pub(super) async fn freshen(&self, wanted: &Wanted, metadata: &Map<String, Value>) -> Result<Ready> {
         let last = metadata.get(LAST_SYNCED).and_then(Value::as_i64);
         let stale_after = self.workspaces.settings().stale_after;
-        if !wanted.template.sync.enabled
-            || staleness(last, self.clock.now().as_second(), stale_after) == Staleness::Fresh
-        {
+        let is_fresh = staleness(last, self.clock.now().as_second(), stale_after) == Staleness::Fresh;
+        if !wanted.template.sync.enabled || is_fresh && !wanted.moved {
             return Ok(Ready::default());
         }
         let Some(workspaces) = self.workspaces(wanted).await? else { return Ok(Ready::default()) };
-        match workspaces.refresh(wanted.sandbox).await {
-            Ok((_, report)) => {
+        let refreshed = match wanted.moved {
+            true => workspaces.sync_files(wanted.sandbox, Options::default()).await.map(Some),
+            false => workspaces.refresh(wanted.sandbox).await.map(|(_, report)| report),
+        };
+        match refreshed {
+            Ok(report) => {
                 let version = report.and_then(|report| report.version);
                 self.note_synced(wanted, &workspaces, version.as_ref()).await;
                 let version = version.map(|version| version.timestamp);
                 Ok(Ready { cold: false, version })
+            }
+            Err(error) if wanted.moved => {
+                let message = "the files of the conversation's last sandbox cannot be had now; try again";
+                Err(Error::new(error.kind(), message).with_code("sync_failed").with_source(error))
             }
             // The files are here; that others may have newer ones is no reason to refuse work.
             Err(error) => {

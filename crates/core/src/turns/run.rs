@@ -14,7 +14,7 @@ use crate::{
     persist::persist,
     ports::{
         gateway::Meter,
-        store::{Fence, Lease},
+        store::{Fence, Lease, Page},
     },
     service::{Wanted, told},
     templates::Template,
@@ -154,12 +154,22 @@ impl Turns {
         })
     }
 
+    /// Whether the turn before this one of its conversation ran in another sandbox.
+    async fn was_elsewhere(&self, account: AccountId, turn: &Turn, sandbox: SandboxId) -> Result<bool> {
+        let turns = self.inner.stores.turns.list(account, turn.conversation_id, &Page::first(2)).await?;
+        let before = turns.items.iter().find(|other| other.id != turn.id);
+        Ok(before.and_then(|before| before.sandbox_id).is_some_and(|other| other != sandbox))
+    }
+
     /// To its end.
     async fn runner(&self, account: AccountId, found: Found, fence: Fence, is_new: bool) -> Result<()> {
         let Found { turn, conversation, answer, room, prompt } = found;
         let sandbox = turn.sandbox_id.ok_or_else(|| Error::internal("a turn without a sandbox"))?;
         let template = self.inner.templates.get(turn.template.as_deref().unwrap_or_default()).cloned();
+        // A pull never runs during a turn, so only before its agent was started.
+        let moved = answer.started.is_none() && self.was_elsewhere(account, &turn, sandbox).await?;
         let wanted = Wanted {
+            moved,
             account,
             sandbox,
             conversation: Some(conversation.id),

@@ -88,7 +88,7 @@ enum Event {
 fn events() -> impl Strategy<Value = Vec<Event>> {
     let which = 0..8_usize;
     let one = prop_oneof![
-        4 => (which.clone(), any::<bool>()).prop_map(|(which, start)| Event::Admit { which, start, cost: Cost::default() }),
+        4 => (which.clone(), any::<bool>()).prop_map(|(which, start)| Event::Admit { which, start }),
         2 => which.clone().prop_map(Event::Save),
         3 => Just(Event::Make),
         1 => Just(Event::Fail),
@@ -111,7 +111,7 @@ async fn play(events: Vec<Event>) {
     };
     for event in events {
         match event {
-            Event::Admit { which, start, cost: Cost::default() } => {
+            Event::Admit { which, start } => {
                 let disk_mb = 10 * (which as u64 + 1);
                 let request = Request { account, sandbox: ids[which], disk_mb, start, cost: Cost::default() };
                 // One at a time for a sandbox: that is what its queue is for.

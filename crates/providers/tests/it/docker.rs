@@ -12,6 +12,7 @@ mod network;
 mod outside;
 mod reconcile;
 mod registry;
+mod relink;
 mod world;
 
 use seawall_api::{

@@ -447,6 +447,7 @@ pub fn wanted_by(account: AccountId, sandbox: SandboxId, template: &Template) ->
         turn: None,
         template: Arc::new(template.clone()),
         cancelled: None,
+        moved: false,
     }
 }
 

@@ -317,5 +317,14 @@ pub fn template(name: &str) -> Template {
 /// A sandbox of mine, of a template, for nobody's turn.
 pub fn wanted(sandbox: SandboxId, template: &Template) -> Wanted {
     let template = Arc::new(template.clone());
-    Wanted { account: ME, sandbox, conversation: None, agent: None, turn: None, template, cancelled: None }
+    Wanted {
+        account: ME,
+        sandbox,
+        conversation: None,
+        agent: None,
+        turn: None,
+        template,
+        cancelled: None,
+        moved: false,
+    }
 }
