@@ -161,6 +161,9 @@ pub struct CreateSandbox {
     /// The caller's own name for a group of sandboxes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub project_id: Option<String>,
+    /// A folder of the server's machine that is the workspace, if the operator allows it to be written. It is not synced.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub workspace_path: Option<String>,
     /// False: it is made and not started.
     #[serde(default = "yes", skip_serializing_if = "is_true")]
     pub start: bool,
@@ -193,6 +196,7 @@ impl Default for CreateSandbox {
             network: None,
             runtime: None,
             project_id: None,
+            workspace_path: None,
             start: true,
         }
     }

@@ -84,6 +84,11 @@ impl SandboxSpec {
     pub fn volume_of(&self, id: SandboxId) -> String {
         self.volume.clone().unwrap_or_else(|| id.to_string())
     }
+
+    /// Whether a folder of the host is its workspace, in place of a data volume. Such a workspace is not synced.
+    pub fn has_host_workspace(&self) -> bool {
+        self.mounts.iter().any(|mount| mount.target == WORKDIR)
+    }
 }
 
 /// When a sandbox ends by itself. None: as the server has it; 0: never.
@@ -124,6 +129,13 @@ pub struct HostMount {
     pub target: String,
     #[serde(default)]
     pub writable: bool,
+}
+
+impl HostMount {
+    /// A folder of the host as the workspace.
+    pub fn workspace(source: String) -> HostMount {
+        HostMount { source, target: WORKDIR.to_owned(), writable: true }
+    }
 }
 
 /// Limits that were asked for. What a provider cannot enforce it refuses.

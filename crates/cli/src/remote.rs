@@ -152,6 +152,7 @@ fn wanted(new: NewSandbox, start: bool) -> CreateSandbox {
         network: spec.network,
         runtime: spec.runtime,
         project_id: spec.project_id,
+        workspace_path: None,
         start,
     }
 }

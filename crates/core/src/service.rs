@@ -40,7 +40,7 @@ use crate::{
 use futures::FutureExt;
 use seawall_api::{
     AccountId, ConversationId, ErrorKind, SandboxId, TurnId,
-    sandbox::{EndReason, SandboxSpec, SandboxState, Timeouts},
+    sandbox::{EndReason, SandboxSpec, SandboxState, Timeouts, WORKDIR},
 };
 use serde_json::{Map, Value, json};
 use std::{
@@ -332,8 +332,7 @@ impl SandboxService {
         let spec = match before {
             // Where nothing is walled off, the program is where it is.
             Some(row) if !isolates || has_program(template, &row.spec) => row.spec.clone(),
-            // Which volume it has was decided when it was made first: its files are there.
-            Some(row) => SandboxSpec { volume: row.spec.volume.clone(), ..self.spec_of(wanted, isolates)? },
+            Some(row) => made_again(&row.spec, self.spec_of(wanted, isolates)?),
             None => self.spec_of(wanted, isolates)?,
         };
         if before.is_some() {
@@ -469,6 +468,24 @@ impl SandboxService {
             tracing::error!(sandbox = %id, error = %error.chain(), "a half-made sandbox could not be removed; the next sweep does it");
         }
     }
+}
+
+/// The specification of a sandbox that is made again for another template. What the request for it decided stays: where
+/// its files are, what it reaches, and what starts it.
+fn made_again(before: &SandboxSpec, of_template: SandboxSpec) -> SandboxSpec {
+    let of_template_has_workspace = of_template.has_host_workspace();
+    let mut spec = SandboxSpec {
+        volume: before.volume.clone(),
+        allow_network: before.allow_network,
+        network: before.network.clone(),
+        runtime: before.runtime.clone(),
+        project_id: before.project_id.clone(),
+        ports: before.ports.clone(),
+        ..of_template
+    };
+    let workspace = before.mounts.iter().find(|mount| mount.target == WORKDIR);
+    spec.mounts.extend(workspace.filter(|_| !of_template_has_workspace).cloned());
+    spec
 }
 
 fn has_program(template: &Template, spec: &SandboxSpec) -> bool {

@@ -23,6 +23,8 @@ pub struct Config {
     pub daemon: bool,
     /// The guest is process 1 of a container: see [`crate::container`].
     pub container: bool,
+    /// The workspace is a folder of the host, whose owner stays.
+    pub host_workspace: bool,
     /// The working directory of processes whose request names none.
     pub workdir: Option<String>,
     /// Started once the guest serves. Its end does not end the box.
@@ -53,6 +55,7 @@ impl Config {
             user: None,
             daemon: false,
             container: false,
+            host_workspace: false,
             workdir: None,
             command: Vec::new(),
         }
@@ -79,6 +82,10 @@ impl Config {
                 }
                 "--container" => {
                     config.container = true;
+                    continue;
+                }
+                "--host-workspace" => {
+                    config.host_workspace = true;
                     continue;
                 }
                 "--" => {

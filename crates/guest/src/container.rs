@@ -74,7 +74,9 @@ pub fn run(config: Config) -> io::Result<u8> {
     }
     if let Some(user) = &config.user {
         let user = users::find(user).map_err(|fault| io::Error::other(fault.message))?;
-        users::own_workspace(&user);
+        if !config.host_workspace {
+            users::own_workspace(&user);
+        }
     }
     let given = init::Given { counters: counters(), boxed: true, ..init::Given::default() };
     let passed =

@@ -83,6 +83,10 @@ pub struct SpecArgs {
     #[arg(long, value_name = "NAME")]
     pub runtime: Option<String>,
 
+    /// A folder of this machine that is the workspace, in place of a volume. The operator must allow it to be written
+    #[arg(long, value_name = "FOLDER")]
+    pub workspace: Option<String>,
+
     /// Your own name for a group of sandboxes
     #[arg(long, value_name = "NAME")]
     pub project: Option<String>,
@@ -119,7 +123,12 @@ impl SpecArgs {
             image: self.image.clone(),
             labels: self.labels.iter().cloned().collect(),
             limits,
-            mounts: self.mounts.clone(),
+            mounts: self
+                .mounts
+                .iter()
+                .cloned()
+                .chain(self.workspace.clone().map(HostMount::workspace))
+                .collect(),
             command: self.command(),
             ports: self.ports.clone(),
             read_only_root: self.read_only_root,

@@ -94,6 +94,10 @@ pub fn spec(spec: &SandboxSpec) -> Result<()> {
     {
         return Err(Error::invalid("a limit must be a number above zero"));
     }
+    if spec.volume.is_some() && spec.has_host_workspace() {
+        let message = "`workspace_path` excludes a volume that sandboxes share; leave one of them out";
+        return Err(Error::invalid(message));
+    }
     if spec.allow_network && spec.network.is_some() {
         return Err(Error::invalid(
             "`allow_network` and `network` exclude each other; leave one of them out",

@@ -48,6 +48,7 @@ impl SandboxService {
     /// V1, and H2: cold start runs also for a sandbox without a conversation.
     pub async fn create(&self, account: AccountId, ask: &CreateSandbox) -> Result<Sandbox> {
         check_wishes(ask)?;
+        let ask = &with_workspace(ask);
         let id = ask.id.unwrap_or_else(SandboxId::generate);
         let permit = self.heavy.starts.enter(account).await;
         let alone = self.queues.wait(id).await;
@@ -457,6 +458,13 @@ fn with_wishes(template: SandboxSpec, ask: &CreateSandbox) -> SandboxSpec {
     spec.runtime = ask.runtime.clone().or(spec.runtime);
     spec.project_id = ask.project_id.clone().or(spec.project_id);
     spec
+}
+
+/// The same request, whose workspace of the host is a mount.
+fn with_workspace(ask: &CreateSandbox) -> CreateSandbox {
+    let mut ask = ask.clone();
+    ask.mounts.extend(ask.workspace_path.take().map(HostMount::workspace));
+    ask
 }
 
 /// Networks of the operator's lead to the operator's machines.

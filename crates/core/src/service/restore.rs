@@ -97,6 +97,9 @@ impl SandboxService {
     /// would be another history, and older.
     pub async fn workspaces(&self, wanted: &Wanted) -> Result<Option<Workspaces>> {
         let row = self.rows.find(wanted.sandbox).await?;
+        if row.as_ref().is_some_and(|row| row.spec.has_host_workspace()) {
+            return Ok(None);
+        }
         let mut sync = wanted.template.sync.clone();
         let first = row.as_ref().and_then(|row| row.metadata.get(FILES_OF)).and_then(Value::as_str);
         if let Some(first) = first.filter(|first| *first != wanted.template.name) {

@@ -13,6 +13,8 @@ use seawall_api::{
 use seawall_core::Result;
 use std::{
     collections::HashMap,
+    fs,
+    os::unix::fs::MetadataExt,
     path::{Path, PathBuf},
 };
 
@@ -90,7 +92,11 @@ impl Plan<'_> {
     }
 
     fn arguments(&self) -> Vec<String> {
-        let user = self.spec.user.as_ref().or(self.image.user.as_ref());
+        let workspace = self.folders.iter().find(|(_, target, _)| target == WORKDIR);
+        // Files in a folder of the host belong to its owner, unless the request names another user.
+        let owner = workspace.and_then(|(source, ..)| fs::metadata(source).ok());
+        let owner = owner.map(|found| format!("{}:{}", found.uid(), found.gid()));
+        let user = self.spec.user.as_ref().or(owner.as_ref()).or(self.image.user.as_ref());
         let mut arguments = vec![
             "--container".to_owned(),
             "--sandbox".to_owned(),
@@ -98,6 +104,9 @@ impl Plan<'_> {
             "--user".to_owned(),
             user.map_or("0", |user| user).to_owned(),
         ];
+        if workspace.is_some() {
+            arguments.push("--host-workspace".to_owned());
+        }
         if let Some(workdir) = &self.image.workdir {
             arguments.extend(["--workdir".to_owned(), workdir.clone()]);
         }
@@ -167,7 +176,8 @@ impl Plan<'_> {
         let hosts = self.hosts.map(|folder| bind(folder, HOSTS, false));
         let folders = self.folders.iter().map(|(source, target, writable)| bind(source, target, *writable));
         let caches = self.caches.iter().map(|path| self.cache(path));
-        [work, program::mount(true)].into_iter().chain(hosts).chain(folders).chain(caches).collect()
+        let work = Some(work).filter(|_| !self.spec.has_host_workspace());
+        work.into_iter().chain([program::mount(true)]).chain(hosts).chain(folders).chain(caches).collect()
     }
 }
 

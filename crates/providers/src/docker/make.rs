@@ -69,7 +69,10 @@ impl DockerProvider {
         check_least(limits)?;
         self.check_runtime(spec)?;
         let taken = |target: &str| {
-            OURS.iter().any(|ours| Path::new(ours).starts_with(target) || target.starts_with("/run/seawall"))
+            target != WORKDIR
+                && OURS
+                    .iter()
+                    .any(|ours| Path::new(ours).starts_with(target) || target.starts_with("/run/seawall"))
         };
         if let Some(mount) = spec.mounts.iter().find(|mount| taken(&mount.target)) {
             return Err(Error::invalid(format!(
@@ -92,6 +95,12 @@ impl DockerProvider {
 
     fn check_runtime(&self, spec: &SandboxSpec) -> Result<()> {
         let Some(runtime) = &spec.runtime else { return Ok(()) };
+        if !is_native_runtime(spec) && !spec.mounts.is_empty() {
+            let message = format!(
+                "the runtime `{runtime}` hides which folders it mounts, so none can be checked; leave the mounts out"
+            );
+            return Err(Error::new(ErrorKind::Unsupported, message));
+        }
         match self.inner.settings.runtimes.contains(runtime) {
             true => Ok(()),
             false => Err(Error::new(
@@ -183,6 +192,9 @@ impl DockerProvider {
         image: &Image,
     ) -> Result<Option<u64>> {
         let Some(mb) = self.check_disk(spec, image).await? else { return Ok(None) };
+        if spec.has_host_workspace() {
+            return Ok(Some(mb).filter(|_| !spec.read_only_root));
+        }
         let installation = &self.inner.installation;
         let volume = spec.volume_of(id);
         let name = labels::volume_name(&volume, installation);
@@ -271,6 +283,12 @@ impl DockerProvider {
             Err(error) => Err(error),
         }
     }
+}
+
+/// Whether the processes of a container are processes of the daemon's machine: other runtimes than Docker's own run them on
+/// a kernel of their own.
+pub fn is_native_runtime(spec: &SandboxSpec) -> bool {
+    spec.runtime.as_deref().is_none_or(|runtime| matches!(runtime, "runc" | "crun" | "io.containerd.runc.v2"))
 }
 
 /// Whether a name matches a pattern, in which `*` matches any text.

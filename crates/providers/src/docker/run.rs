@@ -4,6 +4,7 @@ use super::{
     daemon::{is_conflict, is_missing},
     exec_stream,
     labels::container_name,
+    make::is_native_runtime,
     program,
     provider::{DockerProvider, Found},
     sockets::Socket,
@@ -83,8 +84,8 @@ impl DockerProvider {
     pub(super) async fn check_volume(&self, found: &Found) -> Result<()> {
         let id = found.info.id;
         let name = found.info.spec.volume_of(id);
-        let is_new = found.info.state == BoxState::Created;
-        if is_new || volumes::exists(&self.inner.daemon, &self.inner.installation, &name).await? {
+        let has_none = found.info.state == BoxState::Created || found.info.spec.has_host_workspace();
+        if has_none || volumes::exists(&self.inner.daemon, &self.inner.installation, &name).await? {
             return Ok(());
         }
         tracing::warn!(sandbox = %id, volume = found.info.volume, "the data volume is gone; the container is removed");
@@ -141,7 +142,9 @@ impl DockerProvider {
             return Err(self.stopped(found));
         }
         let id = found.info.id;
-        if let Some(guest) = found.info.pid.filter(|pid| self.uses_sockets(*pid, &found.container)) {
+        let is_process = is_native_runtime(&found.info.spec);
+        let guest = found.info.pid.filter(|pid| is_process && self.uses_sockets(*pid, &found.container));
+        if let Some(guest) = guest {
             let folder = self.inner.folders.wires(id);
             let socket = match socket {
                 Some(socket) => socket,

@@ -13,6 +13,7 @@ mod outside;
 mod reconcile;
 mod registry;
 mod relink;
+mod workspace;
 mod world;
 
 use seawall_api::{
