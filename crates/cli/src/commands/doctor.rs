@@ -62,6 +62,7 @@ pub async fn doctor(settings: &Settings, _args: &DoctorArgs, json: bool) -> Resu
     let data = settings.data.clone();
     let mut checks = tokio::task::spawn_blocking(move || checks::all(&data)).await?;
     checks.push(checks::native(settings).await);
+    checks.push(checks::docker(settings).await);
     let healthy = checks.iter().all(|check| check.state != State::Missing);
     if json {
         output::json(&serde_json::json!({ "ok": healthy, "checks": checks }))?;

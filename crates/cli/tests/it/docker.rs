@@ -1,6 +1,9 @@
 //! The provider `docker` from end to end on the real binary: what a user does first.
 
-use crate::world::{World, stderr, stdout};
+use crate::{
+    http_turns::served::Served,
+    world::{World, stderr, stdout},
+};
 use std::{fs, io::Write};
 
 const IMAGE: &str = "seawall-test/debian";
@@ -74,4 +77,59 @@ fn an_installation_without_containers_needs_no_daemon() {
     let output = world.command().env("DOCKER_HOST", "unix:///no/such.sock").args(["ls"]).output().unwrap();
     assert!(output.status.success(), "{}", stderr(&output));
     assert_eq!(stderr(&output), "");
+}
+
+/// A command through a server.
+fn through(served: &Served, args: &[&str]) -> String {
+    let output = served
+        .world
+        .command()
+        .env("SEAWALL_URL", format!("http://{}", served.address))
+        .env("SEAWALL_KEY", &served.key)
+        .args(args)
+        .output()
+        .unwrap();
+    assert!(output.status.success(), "{args:?}: {}", stderr(&output));
+    stdout(&output)
+}
+
+#[test]
+fn p8_a_killed_server_finds_its_containers_again_and_leaves_none() {
+    let Some(world) = world("p8_a_killed_server_finds_its_containers_again") else { return };
+    let mut served = Served::on(world);
+    let id = through(&served, &["create", "--project", "shop"]).trim().to_owned();
+    through(
+        &served,
+        &["exec", &id, "--", "sh", "-c", "echo work > note; sleep 600 > /dev/null 2>&1 & echo $!"],
+    );
+    served.kill();
+    served.start();
+    let shown = through(&served, &["ls"]);
+    assert!(shown.contains("running"), "{shown}");
+    assert_eq!(
+        through(&served, &["exec", &id, "--", "sh", "-c", "cat note; pgrep -x sleep | wc -l"]),
+        "work\n1\n"
+    );
+    assert_eq!(through(&served, &["reconcile", "--dry-run"]), "nothing to do\n");
+    through(&served, &["rm", "-f", "--volumes", &id]);
+    assert_eq!(through(&served, &["reconcile"]), "nothing to do\n");
+    assert!(served.world.is_empty());
+}
+
+#[test]
+fn p7_providers_are_listed_with_the_reason_why_one_cannot_be_used() {
+    let world = World::new();
+    fs::write(world.data().join("seawall.toml"), "[docker]\nhost = \"unix:///no/such.sock\"\n").unwrap();
+    let served = Served::on(world);
+    let shown = through(&served, &["providers"]);
+    let line = |name: &str| shown.lines().find(|line| line.starts_with(name)).unwrap().to_owned();
+    assert!(line("docker").contains("unix:///no/such.sock"), "{shown}");
+    assert!(line("docker").split_whitespace().nth(2) == Some("no"), "{shown}");
+    // `local` isolates nothing, so it is never chosen.
+    assert!(line("local").split_whitespace().nth(1) == Some("no"), "{shown}");
+    let default = shown.lines().find(|line| line.split_whitespace().nth(1) == Some("yes")).unwrap();
+    assert!(default.starts_with("native"), "{shown}");
+    let alone = served.world.seawall(["providers"]);
+    assert_eq!(alone.status.code(), Some(2));
+    assert!(stderr(&alone).contains("seawall serve"), "{}", stderr(&alone));
 }

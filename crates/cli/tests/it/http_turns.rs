@@ -2,13 +2,13 @@
 //! comes back, and what is kept, whatever dies: the server, the box, the bucket, the disk, the database.
 
 mod agents;
-mod client;
+pub mod client;
 mod crashes;
 mod endings;
 mod http;
 mod outages;
 mod owners;
-mod served;
+pub mod served;
 mod single;
 mod streams;
 mod tenants;

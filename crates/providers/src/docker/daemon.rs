@@ -88,6 +88,21 @@ impl Daemon {
         }
     }
 
+    /// The daemon's address, its version, and its runtimes.
+    pub async fn describe(&self) -> Result<String> {
+        let info = self.docker().await?.info().await;
+        let info = info.map_err(|error| self.failed("the Docker daemon", error))?;
+        let mut runtimes: Vec<String> = info.runtimes.unwrap_or_default().into_keys().collect();
+        runtimes.sort();
+        let version = info.server_version.unwrap_or_default();
+        let driver = info.driver.unwrap_or_default();
+        Ok(format!(
+            "version {version} at {}, storage driver {driver}, runtimes {}",
+            self.address.host,
+            runtimes.join(", ")
+        ))
+    }
+
     /// The daemon's own time, as its events take it.
     pub async fn time(&self) -> Result<String> {
         let info =

@@ -131,6 +131,11 @@ impl DockerProvider {
         Ok(DockerProvider { inner: Arc::new(inner) })
     }
 
+    /// Describes the daemon in one line: its address, its version, and the runtimes that sandboxes can name.
+    pub async fn describe(&self) -> Result<String> {
+        self.inner.daemon.describe().await
+    }
+
     pub(super) fn daemon(&self) -> &Daemon {
         &self.inner.daemon
     }

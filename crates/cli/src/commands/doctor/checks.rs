@@ -4,7 +4,7 @@ use super::Check;
 use crate::{app::check_data, config::Settings};
 use seawall_api::SandboxId;
 use seawall_core::ports::Provider;
-use seawall_providers::native::NativeProvider;
+use seawall_providers::{docker::DockerProvider, native::NativeProvider};
 use std::{
     fs::{File, Permissions},
     io::{self, Write},
@@ -14,9 +14,13 @@ use std::{
     },
     path::{Path, PathBuf},
     process::{Command, Stdio},
+    time::Duration,
 };
+use tokio::time::timeout;
 
 const GIB: u64 = 1 << 30;
+/// How long the Docker daemon may take to answer.
+const DOCKER_PATIENCE: Duration = Duration::from_secs(5);
 
 pub fn all(data: &Path) -> Vec<Check> {
     let mut checks = vec![writable(data)];
@@ -52,6 +56,25 @@ async fn try_native(settings: &Settings) -> anyhow::Result<()> {
     let scratch = Scratch::new(&settings.data);
     std::fs::create_dir_all(&scratch.0)?;
     Ok(NativeProvider::open(&scratch.0, settings.native.clone())?.probe().await?)
+}
+
+/// Looks for a Docker daemon, and for the runtimes that sandboxes can name.
+pub async fn docker(settings: &Settings) -> Check {
+    let name = "Docker daemon (for the docker provider)";
+    let scratch = Scratch::new(&settings.data);
+    let found = async {
+        std::fs::create_dir_all(&scratch.0)?;
+        let provider = DockerProvider::open(&scratch.0, "doctor", settings.docker.clone())?;
+        anyhow::Ok(timeout(DOCKER_PATIENCE, provider.describe()).await??)
+    };
+    match found.await {
+        Ok(found) => Check::ok(name, found),
+        Err(error) => {
+            let next = "start Docker and let this user use it, or name its daemon by DOCKER_HOST; without it there is no \
+                        provider `docker`";
+            Check::optional(name, format!("{error:#}"), next)
+        }
+    }
 }
 
 /// A name in the data folder that nobody has, gone when it is dropped.
