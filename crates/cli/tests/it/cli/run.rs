@@ -127,3 +127,15 @@ fn a_terminal_without_anybody_at_it_ends() {
     assert_eq!(cat.status.code(), Some(0));
     assert!(stdout(&cat).contains("no newline"));
 }
+
+#[test]
+fn p4_local_runs_plain_processes_and_warns_that_nothing_isolates_them() {
+    let world = World::new();
+    let marker = world.data().join("of-the-host");
+    std::fs::write(&marker, "seen").unwrap();
+    let output = world.seawall(["run", "--provider", "local", "--", "cat", &marker.display().to_string()]);
+    assert_eq!(String::from_utf8_lossy(&output.stdout), "seen");
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(said.contains("isolat"), "{said}");
+    assert!(world.is_empty());
+}
