@@ -160,7 +160,7 @@ mod tests {
             if recorded != SandboxState::Stopping {
                 prop_assert_eq!(seen.as_str(), match state {
                     BoxState::Created if matches!(recorded, SandboxState::Creating | SandboxState::Created) => "created",
-                    // A box that was made again: what ran before can have left work in its volume.
+                    // The box was made again, and its volume can have work of the one before.
                     BoxState::Created => "stopped",
                     BoxState::Running => "running",
                     BoxState::Paused => "paused",

@@ -56,8 +56,8 @@ impl Providers {
         Providers { default: Arc::default(), all, probes: Arc::default() }
     }
 
-    /// Chooses the default if there is none: native if it can be used, else docker if that can. If neither can, native
-    /// remains, whose error tells what is missing.
+    /// Chooses the default if there is none: the first of native and docker that can be used. If both fail, native
+    /// remains, and its error names the missing parts.
     pub async fn choose(&self) {
         if self.default.get().is_some() {
             return;

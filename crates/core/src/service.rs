@@ -470,8 +470,8 @@ impl SandboxService {
     }
 }
 
-/// The specification of a sandbox that is made again for another template. What the request for it decided stays: where
-/// its files are, what it reaches, and what starts it.
+/// The specification of a sandbox that is made again for another template. It keeps the choices of the sandbox's first
+/// request: its files, its network, its runtime and its ports.
 fn made_again(before: &SandboxSpec, of_template: SandboxSpec) -> SandboxSpec {
     let of_template_has_workspace = of_template.has_host_workspace();
     let mut spec = SandboxSpec {

@@ -118,7 +118,7 @@ pub struct BoxInfo {
     pub volume: String,
     /// The limits that hold, defaults included. What is not here is not limited.
     pub limits: Limits,
-    /// By what it reaches other machines.
+    /// The network that connects the box to other machines.
     #[serde(default)]
     pub egress: Egress,
 }

@@ -12,7 +12,7 @@ use seawall_api::{
 };
 use std::sync::Arc;
 
-/// What a sweep found, and the first error on its way.
+/// The report of a sweep, and its first error.
 pub(crate) struct Sweep {
     pub found: Reconciliation,
     pub error: Option<Error>,
@@ -26,7 +26,7 @@ impl Sweep {
         }
     }
 
-    /// Notes that a provider does not answer. Its sandboxes are left alone.
+    /// Notes that a provider does not answer. The sweep skips its sandboxes.
     fn note_silent(&mut self, provider: &'static str, error: Error) {
         tracing::warn!(provider, error = %error.chain(), "the sandboxes of a provider are not reconciled");
         self.found.unavailable.push(provider.to_owned());
@@ -97,7 +97,7 @@ impl Sandboxes {
         id: SandboxId,
         sweep: &mut Sweep,
     ) -> Result<()> {
-        // A damaged record or box is left alone.
+        // Damaged records and boxes are skipped.
         if !self.is_nobodys(id).await || is_damaged(provider, id).await? {
             return Ok(());
         }

@@ -402,7 +402,7 @@ impl SandboxService {
                 name: provider.name().to_owned(),
                 default: provider.name() == providers.default_name(),
                 usable: why.is_none(),
-                // It can name paths and addresses of this machine.
+                // The reason can name paths and addresses of this machine.
                 why: why.filter(|_| account == AccountId::LOCAL),
                 // Plain data of ours.
                 capabilities: serde_json::to_value(provider.capabilities()).unwrap_or_default(),

@@ -77,7 +77,7 @@ impl SandboxService {
             _ => {}
         }
         if !found.dry_run {
-            // An image may have to be pulled; nobody has to wait for that in the sandbox's queue.
+            // Pulling an image takes long, so it is done before the sandbox's queue is held.
             let spec = SandboxSpec { image: image.clone(), ..row.spec.clone() };
             self.sandboxes.prepare(&row.provider, &spec, row.account_id).await?;
             let permit = self.heavy.starts.enter(row.account_id).await;

@@ -25,7 +25,7 @@ use tokio::sync::Mutex;
 /// Modes of Docker that are no networks of a container's own.
 const NO_NETWORKS: [&str; 3] = ["host", "none", "default"];
 
-/// What the operator decides about networks.
+/// The operator's settings for networks.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct NetworkSettings {
     /// Name servers of containers, whose addresses need not be public. If there are none, the daemon's are used.

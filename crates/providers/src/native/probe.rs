@@ -19,7 +19,7 @@ impl NativeProvider {
         };
         self.remove(id, Volumes::Delete).await?;
         match started {
-            // A full disk passes; it says nothing about the machine.
+            // A full disk is temporary, and no reason to choose another provider.
             Err(error) if error.code() == "disk_reserve" => Ok(()),
             Err(error) => {
                 let fix = fix(&error.chain());

@@ -49,9 +49,8 @@ async fn turn(services: &Services, conversation: ConversationId, sandbox: Sandbo
     let mut followed = services.turns.follow(ME, id, 0).await.unwrap();
     let mut text = String::new();
     while let Some((_, event)) = followed.next().await.unwrap() {
-        match event {
-            Event::Text { text: more, .. } => text.push_str(&more),
-            _ => {}
+        if let Event::Text { text: more, .. } = event {
+            text.push_str(&more);
         }
     }
     services.turns.idle().await;
