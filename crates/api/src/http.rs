@@ -3,10 +3,13 @@
 //! Unknown fields of a request are refused: a misspelt wish must not pass for none.
 
 mod exec;
+mod service;
 
 pub use exec::{
     CreateTerminal, Encoding, Exec, ExecEvent, ExecResult, SendSignal, TerminalControl, TerminalEvent,
 };
+
+pub use service::{Health, HealthStatus, ProviderInfo, Reconciliation};
 
 use crate::{
     ConversationId, KeyId, SandboxId, TurnId,
@@ -164,6 +167,10 @@ pub struct CreateSandbox {
     /// A folder of the server's machine that is the workspace, if the operator allows it to be written. It is not synced.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub workspace_path: Option<String>,
+    /// A repository that the first cold start clones into the workspace, e.g. `https://github.com/owner/repo`. Its host must
+    /// be one that the operator lists.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub workspace_source: Option<String>,
     /// False: it is made and not started.
     #[serde(default = "yes", skip_serializing_if = "is_true")]
     pub start: bool,
@@ -197,6 +204,7 @@ impl Default for CreateSandbox {
             runtime: None,
             project_id: None,
             workspace_path: None,
+            workspace_source: None,
             start: true,
         }
     }
@@ -404,45 +412,6 @@ pub struct PortToken {
     pub expires_at: Timestamp,
 }
 
-/// What a comparison of sandboxes with the boxes of all providers found (P8), and mended unless it was a dry run.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(default)]
-#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
-pub struct Reconciliation {
-    /// Nothing was changed.
-    pub dry_run: bool,
-    /// Boxes without a record. They are removed, and their volumes are kept.
-    pub removed: Vec<SandboxId>,
-    /// Sandboxes whose removal was cut short. It is finished.
-    pub finished: Vec<SandboxId>,
-    /// Sandboxes whose creation was cut short. It is taken back.
-    pub unmade: Vec<SandboxId>,
-    /// Sandboxes whose box is gone. The next use makes it again, with its volume or from the bucket.
-    pub lost: Vec<SandboxId>,
-    /// Sandboxes that do not run and whose template names another image now. Their box is made again, with its volume.
-    pub rebuilt: Vec<SandboxId>,
-    /// Sandboxes whose template names another image now, and why their box is not made again yet.
-    pub outdated: BTreeMap<SandboxId, String>,
-    /// Providers that do not answer. Their sandboxes are left alone.
-    pub unavailable: Vec<String>,
-}
-
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
-pub struct ProviderInfo {
-    pub name: String,
-    /// Sandboxes whose request and template name no provider use this one.
-    pub default: bool,
-    /// Whether it can make sandboxes now.
-    #[serde(default)]
-    pub usable: bool,
-    /// Why it cannot, and what to do about it. Only the operator is told.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub why: Option<String>,
-    #[cfg_attr(feature = "openapi", schema(value_type = Object))]
-    pub capabilities: Value,
-}
-
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
@@ -491,23 +460,4 @@ pub struct RotateKey {
     /// How long the old one goes on working. None: not at all.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub overlap_s: Option<u64>,
-}
-
-/// Whether the server can do its work, part by part.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
-pub struct Health {
-    pub status: HealthStatus,
-    pub version: String,
-    /// What was looked at, and what is wrong with it.
-    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
-    pub checks: BTreeMap<String, String>,
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
-pub enum HealthStatus {
-    Ok,
-    Unready,
 }

@@ -59,6 +59,9 @@ pub struct SandboxSpec {
     /// The caller's own name for a group of sandboxes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub project_id: Option<String>,
+    /// A repository that its first cold start clones into its workspace, e.g. `https://github.com/owner/repo`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub workspace_source: Option<String>,
 }
 
 /// By what a sandbox reaches other machines.

@@ -4,7 +4,7 @@
 //! by it, with a warning; one that has none (where the data lives) is an error.
 
 use anyhow::{Context, Result, anyhow, bail, ensure};
-use seawall_core::{mounts::MountGrants, sandboxes::MAX_GRACE};
+use seawall_core::{mounts::MountGrants, repositories::SourceHosts, sandboxes::MAX_GRACE};
 use seawall_providers::{docker::DockerSettings, native::NativeSettings};
 use std::{
     ffi::OsString,
@@ -31,7 +31,7 @@ pub use server::ServerSettings;
 pub use sync::SyncSettings;
 
 const FILE: &str = "seawall.toml";
-const TOP_KEYS: [&str; 16] = [
+const TOP_KEYS: [&str; 17] = [
     "data",
     "provider",
     "exec",
@@ -48,6 +48,7 @@ const TOP_KEYS: [&str; 16] = [
     "conversations",
     "accounts",
     "retention",
+    "git",
 ];
 const DATABASE_KEYS: [&str; 1] = ["url"];
 const DATABASE_VAR: &str = "SEAWALL_DATABASE_URL";
@@ -73,6 +74,7 @@ const DOCKER_KEYS: [&str; 9] = [
     "unchecked_network",
     "runtimes",
 ];
+const GIT_KEYS: [&str; 1] = ["hosts"];
 const EXEC_KEYS: [&str; 2] = ["timeout_seconds", "output_limit_bytes"];
 const STOP_KEYS: [&str; 1] = ["grace_seconds"];
 const TIMEOUT_VAR: &str = "SEAWALL_EXEC_TIMEOUT_SECONDS";
@@ -91,6 +93,8 @@ pub struct Settings {
     pub docker: DockerSettings,
     /// Folders of this machine that requests may mount, by account.
     pub mounts: MountGrants,
+    /// The hosts whose repositories tenants may name for their workspaces.
+    pub source_hosts: SourceHosts,
     /// The address of PostgreSQL. None: SQLite in the data folder.
     pub database: Option<String>,
     pub sync: SyncSettings,
@@ -113,6 +117,7 @@ impl Default for Settings {
             native: NativeSettings::default(),
             docker: DockerSettings::default(),
             mounts: MountGrants::default(),
+            source_hosts: SourceHosts::default(),
             database: None,
             sync: SyncSettings::default(),
             agents: AgentSettings::default(),
@@ -248,6 +253,9 @@ impl Layers {
         }
         if let Some(docker) = section(&shown, &table, "docker", &DOCKER_KEYS)? {
             self.settings.docker = docker::settings(&shown, docker)?;
+        }
+        if let Some(git) = section(&shown, &table, "git", &GIT_KEYS)? {
+            self.settings.source_hosts = SourceHosts::new(docker::names(&shown, "git", git, "hosts")?);
         }
         if let Some(value) = table.get("accounts") {
             let section = value.as_table();

@@ -153,6 +153,7 @@ fn wanted(new: NewSandbox, start: bool) -> CreateSandbox {
         runtime: spec.runtime,
         project_id: spec.project_id,
         workspace_path: None,
+        workspace_source: spec.workspace_source,
         start,
     }
 }

@@ -69,6 +69,7 @@ pub async fn services(app: &App) -> Result<Services> {
         templates: templates(&settings.agents, &settings.data)?,
         agents: settings.agents.agents.clone(),
         mounts: settings.mounts.clone(),
+        source_hosts: settings.source_hosts.clone(),
         timeouts: settings.server.timeouts,
         gateway: Some(Arc::new(gateway)),
         webhooks: Some(Arc::new(HttpWebhooks::new()?)),

@@ -20,6 +20,7 @@ pub mod ports;
 pub mod providers;
 pub mod queues;
 pub mod reaper;
+pub mod repositories;
 pub mod retention;
 pub mod rows;
 pub mod sandboxes;

@@ -6,12 +6,15 @@
 mod bounds;
 mod ending;
 mod entrances;
+mod errors;
 mod files;
 mod manage;
 mod owned;
 mod reconcile;
+mod remake;
 mod rescue;
 mod restore;
+mod source;
 mod stored;
 mod versions;
 
@@ -22,6 +25,10 @@ pub use owned::shown;
 pub(crate) use owned::{gone, told};
 pub use stored::{AccountFiles, Expired};
 
+use self::{
+    errors::{coded, created, rebuilt},
+    remake::{has_program, made_again},
+};
 use crate::{
     Error, Result, Sandboxes,
     accounts::AccountCatalog,
@@ -29,18 +36,20 @@ use crate::{
     mounts::MountGrants,
     ports::{
         Clock, Volumes,
+        gateway::Gateway,
         store::{Conversations, LAST_PLACE, SandboxRow, SandboxRows, Turns},
     },
     queues::Queues,
+    repositories::SourceHosts,
     sandboxes::{Left, NewSandbox},
     shares::{HeavyWork, to_its_end},
-    templates::{PROGRAM_DIR, Template, Templates},
+    templates::{Template, Templates},
     workspaces::{Names, WorkspaceMaker, volumes},
 };
 use futures::FutureExt;
 use seawall_api::{
     AccountId, ConversationId, ErrorKind, SandboxId, TurnId,
-    sandbox::{EndReason, SandboxSpec, SandboxState, Timeouts, WORKDIR},
+    sandbox::{EndReason, SandboxSpec, SandboxState, Timeouts},
 };
 use serde_json::{Map, Value, json};
 use std::{
@@ -133,6 +142,9 @@ pub struct SandboxService {
     timeouts: Timeouts,
     /// Folders of the host that requests may name.
     mounts: Arc<MountGrants>,
+    source_hosts: Arc<SourceHosts>,
+    /// The way of a clone to its repository. `None` where the server reaches none.
+    gateway: Option<Arc<dyn Gateway>>,
     turns: Option<Arc<dyn Turns>>,
     /// The limits of accounts. `None` where there is only the operator's.
     catalog: Option<AccountCatalog>,
@@ -169,6 +181,8 @@ impl SandboxService {
             conversations: None,
             timeouts: Timeouts::default(),
             mounts: Arc::default(),
+            source_hosts: Arc::default(),
+            gateway: None,
             turns: None,
             catalog: None,
             allow_unlimited_disk: false,
@@ -217,6 +231,13 @@ impl SandboxService {
     /// The folders of the host that requests may name, by account.
     pub fn with_mounts(mut self, mounts: MountGrants) -> SandboxService {
         self.mounts = Arc::new(mounts);
+        self
+    }
+
+    /// The hosts of repositories that requests may name, and the way there.
+    pub fn with_sources(mut self, hosts: SourceHosts, gateway: Option<Arc<dyn Gateway>>) -> SandboxService {
+        self.source_hosts = Arc::new(hosts);
+        self.gateway = gateway;
         self
     }
 
@@ -421,19 +442,6 @@ impl SandboxService {
         Ok(spec)
     }
 
-    /// A sandbox of another template, without the agent's program in it.
-    async fn lacks_program(&self, wanted: &Wanted, spec: &SandboxSpec) -> Result<bool> {
-        Ok(!has_program(&wanted.template, spec) && self.isolates(wanted.sandbox).await?)
-    }
-
-    /// The same files in a box of this template. What is not in the bucket stays in the volume.
-    async fn replace(&self, wanted: &Wanted) -> Result<Ready> {
-        tracing::info!(sandbox = %wanted.sandbox, template = wanted.template.name, "the sandbox is made again for another template");
-        self.sandboxes.remove(wanted.sandbox, Volumes::Keep).await?;
-        let before = self.rows.find(wanted.sandbox).await?;
-        self.make(wanted, before.as_ref(), Left::Failed).await
-    }
-
     /// H2: with or without a bucket. Where it fails the box goes, and the error says what to do.
     /// `empty`: what it has of files is nothing that was there before.
     async fn cold_start(&self, wanted: &Wanted, volumes: Volumes, left: Left, empty: bool) -> Result<Ready> {
@@ -441,6 +449,7 @@ impl SandboxService {
         let (service, what, found) = (self.clone(), wanted.clone(), version.clone());
         let restore = async move {
             let restored = service.restore_files(&what, empty, volumes == Volumes::Delete).await?;
+            service.clone_source(&what).await?;
             *found.lock().unwrap_or_else(PoisonError::into_inner) = restored;
             Ok(())
         };
@@ -468,56 +477,4 @@ impl SandboxService {
             tracing::error!(sandbox = %id, error = %error.chain(), "a half-made sandbox could not be removed; the next sweep does it");
         }
     }
-}
-
-/// The specification of a sandbox that is made again for another template. It keeps the choices of the sandbox's first
-/// request: its files, its network, its runtime and its ports.
-fn made_again(before: &SandboxSpec, of_template: SandboxSpec) -> SandboxSpec {
-    let of_template_has_workspace = of_template.has_host_workspace();
-    let mut spec = SandboxSpec {
-        volume: before.volume.clone(),
-        allow_network: before.allow_network,
-        network: before.network.clone(),
-        runtime: before.runtime.clone(),
-        project_id: before.project_id.clone(),
-        ports: before.ports.clone(),
-        ..of_template
-    };
-    let workspace = before.mounts.iter().find(|mount| mount.target == WORKDIR);
-    spec.mounts.extend(workspace.filter(|_| !of_template_has_workspace).cloned());
-    spec
-}
-
-fn has_program(template: &Template, spec: &SandboxSpec) -> bool {
-    let Some(needed) = &template.agent.program else { return true };
-    let needed = needed.display().to_string();
-    spec.mounts.iter().any(|mount| mount.target == PROGRAM_DIR && mount.source == needed)
-}
-
-/// V5.
-fn created(id: SandboxId, error: Error) -> Error {
-    let code = match error.kind() {
-        ErrorKind::Conflict | ErrorKind::AlreadyExists => "name_taken",
-        ErrorKind::Invalid | ErrorKind::LimitUnenforceable | ErrorKind::Unsupported => "invalid_config",
-        _ => "creation_failed",
-    };
-    // How much is free is the operator's to know, by `/ready` and the log.
-    let why = match error.code() {
-        "disk_reserve" => ": the data disk of the server is too full, and its operator has to make room",
-        _ => "",
-    };
-    coded(code, format!("sandbox {id} could not be made{why}"), error)
-}
-
-fn rebuilt(id: SandboxId, error: Error) -> Error {
-    coded("reconstruction_failed", format!("sandbox {id} could not be made again"), error)
-}
-
-/// An error with more of a story, and a word for programs. A finer word that it has already stays.
-fn coded(code: &'static str, message: String, error: Error) -> Error {
-    let code = if error.code() == error.kind().as_str() { code } else { error.code() };
-    let limit = error.limit().cloned();
-    let told = Error::new(error.kind(), message).with_code(code);
-    let told = limit.into_iter().fold(told, Error::with_limit);
-    told.with_source(error)
 }

@@ -13,6 +13,7 @@ use crate::{
         store::Stores,
     },
     providers::Providers,
+    repositories::SourceHosts,
     rows::RowRecords,
     service::SandboxService,
     templates::Templates,
@@ -77,6 +78,8 @@ pub struct ServiceParts {
     /// C1: the template of an agent id.
     pub agents: BTreeMap<String, String>,
     pub mounts: MountGrants,
+    /// The hosts whose repositories tenants may name.
+    pub source_hosts: SourceHosts,
     pub timeouts: Timeouts,
     pub gateway: Option<Arc<dyn Gateway>>,
     pub webhooks: Option<Arc<dyn Webhooks>>,
@@ -118,6 +121,7 @@ impl ServiceParts {
             templates: Templates::default(),
             agents: BTreeMap::new(),
             mounts: MountGrants::default(),
+            source_hosts: SourceHosts::default(),
             timeouts: Timeouts::default(),
             gateway: None,
             webhooks: None,
@@ -153,6 +157,7 @@ impl ServiceParts {
                 .with_templates(templates.clone(), stores.conversations.clone())
                 .with_turns(stores.turns.clone())
                 .with_mounts(self.mounts)
+                .with_sources(self.source_hosts, self.gateway.clone())
                 .with_timeouts(self.timeouts)
                 .with_accounts(catalog.clone(), self.allow_unlimited_disk);
         let turns = Turns::new(TurnParts {

@@ -148,6 +148,12 @@ pub struct GitPart {
 }
 
 impl GitPart {
+    /// The address of the repository as git's servers know it.
+    pub fn url(&self) -> String {
+        let url = self.repo.trim_end_matches('/').to_owned();
+        if url.ends_with(".git") { url } else { format!("{url}.git") }
+    }
+
     /// Makes git take the server on the loopback for the repository's host.
     pub fn environment(&self, port: u16) -> Vec<(String, String)> {
         let bare = self.repo.trim_start_matches("https://").trim_start_matches("http://");

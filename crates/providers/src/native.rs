@@ -15,10 +15,12 @@ mod place;
 mod probe;
 mod provider;
 mod resources;
+mod settings;
 mod spares;
 
 pub use limits::{Defaults, table as limits_table};
 pub(crate) use limits::{check_least, unenforceable};
 pub(crate) use mounts::HostFolders;
 pub use mounts::{MountRoot, Mounts};
-pub use provider::{NativeProvider, NativeSettings};
+pub use provider::NativeProvider;
+pub use settings::NativeSettings;

@@ -1,6 +1,7 @@
 //! The flags that say what a sandbox is, shared by `run` and `create`.
 
 use super::key_value;
+use crate::commands::service::needs_server;
 use clap::Args;
 use seawall_api::{
     SandboxId,
@@ -87,6 +88,10 @@ pub struct SpecArgs {
     #[arg(long, value_name = "FOLDER")]
     pub workspace: Option<String>,
 
+    /// A repository to clone into the workspace, e.g. https://github.com/owner/repo; through a server
+    #[arg(long, value_name = "URL")]
+    pub source: Option<String>,
+
     /// Your own name for a group of sandboxes
     #[arg(long, value_name = "NAME")]
     pub project: Option<String>,
@@ -136,10 +141,19 @@ impl SpecArgs {
             network: self.network.clone(),
             runtime: self.runtime.clone(),
             project_id: self.project.clone(),
+            workspace_source: self.source.clone(),
             ..SandboxSpec::default()
         };
         let provider = self.provider.clone().filter(|name| !name.is_empty());
         NewSandbox { id: Some(id), name: self.name.clone(), provider, spec, ..NewSandbox::default() }
+    }
+
+    /// Fails if only a server can make such a sandbox.
+    pub fn refuse_without_server(&self) -> anyhow::Result<()> {
+        match &self.source {
+            Some(_) => Err(needs_server()),
+            None => Ok(()),
+        }
     }
 
     fn command(&self) -> Option<Vec<String>> {

@@ -32,6 +32,7 @@ pub struct CreateArgs {
 }
 
 pub async fn create(app: &App, args: &CreateArgs) -> Result<i32> {
+    args.spec.refuse_without_server()?;
     let id = SandboxId::generate();
     let mut new = args.spec.new_sandbox(id);
     new.spec.env = args.env.iter().cloned().collect();

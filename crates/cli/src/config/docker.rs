@@ -23,7 +23,7 @@ pub fn settings(file: &str, section: &Table) -> Result<DockerSettings> {
             ));
         }
     };
-    let caches = names(file, section, "caches")?;
+    let caches = names(file, "docker", section, "caches")?;
     if let Some(path) = caches.iter().find(|path| !is_place(path)) {
         return Err(anyhow!(
             "{file}: `docker.caches` has `{path}`, which is no place for a cache: name a folder such as /root/.cache"
@@ -32,7 +32,7 @@ pub fn settings(file: &str, section: &Table) -> Result<DockerSettings> {
     Ok(DockerSettings {
         host: text("host")?,
         image: text("image")?,
-        images: names(file, section, "images")?,
+        images: names(file, "docker", section, "images")?,
         caches,
         transport,
         networks: NetworkSettings {
@@ -40,18 +40,18 @@ pub fn settings(file: &str, section: &Table) -> Result<DockerSettings> {
             refused: ranges(file, section, "refused_ranges")?,
             unchecked: flag(file, section, "unchecked_network")?,
         },
-        runtimes: names(file, section, "runtimes")?,
+        runtimes: names(file, "docker", section, "runtimes")?,
         ..DockerSettings::default()
     })
 }
 
 /// A list of names.
-fn names(file: &str, section: &Table, key: &str) -> Result<Vec<String>> {
+pub fn names(file: &str, name: &str, section: &Table, key: &str) -> Result<Vec<String>> {
     let Some(value) = section.get(key) else { return Ok(Vec::new()) };
     let names = value.as_array().and_then(|names| {
         names.iter().map(|name| name.as_str().map(str::to_owned)).collect::<Option<Vec<_>>>()
     });
-    names.ok_or_else(|| anyhow!("{file}: `docker.{key}` is {value}, not a list of names"))
+    names.ok_or_else(|| anyhow!("{file}: `{name}.{key}` is {value}, not a list of names"))
 }
 
 fn flag(file: &str, section: &Table, key: &str) -> Result<bool> {
@@ -63,7 +63,7 @@ fn addresses(file: &str, section: &Table, key: &str) -> Result<Vec<Ipv4Addr>> {
     let parse = |name: String| {
         name.parse().map_err(|_| anyhow!("{file}: `docker.{key}` has `{name}`, which is no IPv4 address"))
     };
-    names(file, section, key)?.into_iter().map(parse).collect()
+    names(file, "docker", section, key)?.into_iter().map(parse).collect()
 }
 
 /// Ranges such as 10.1.0.0/16.
@@ -77,7 +77,7 @@ fn ranges(file: &str, section: &Table, key: &str) -> Result<Vec<(Ipv4Addr, u8)>>
             anyhow!("{file}: `docker.{key}` has `{text}`, which is no range such as 10.1.0.0/16")
         })
     };
-    names(file, section, key)?.into_iter().map(parse).collect()
+    names(file, "docker", section, key)?.into_iter().map(parse).collect()
 }
 
 /// Whether a volume may be mounted at a path of a container.

@@ -80,7 +80,7 @@ fn an_installation_without_containers_needs_no_daemon() {
 }
 
 /// A command through a server.
-fn through(served: &Served, args: &[&str]) -> String {
+pub fn through(served: &Served, args: &[&str]) -> String {
     let output = served
         .world
         .command()

@@ -1,7 +1,11 @@
 //! The template of a repository: git runs in the box, which has no network; its way out is the server, which adds the
 //! token, for that repository alone. The other end is git's own HTTP server behind a small gate of Python.
 
-use crate::world::{World, stderr, stdout};
+use crate::{
+    docker::through,
+    http_turns::served::Served,
+    world::{World, stderr, stdout},
+};
 use std::{
     io::{BufRead, BufReader},
     path::Path,
@@ -19,6 +23,11 @@ struct Hub {
 
 impl Hub {
     fn start() -> Hub {
+        Hub::with_token(TOKEN)
+    }
+
+    /// Without a token everybody may read.
+    fn with_token(token: &str) -> Hub {
         let folder = tempfile::tempdir().unwrap();
         for name in ["owner/repo.git", "owner/other.git"] {
             let bare = folder.path().join(name);
@@ -37,7 +46,7 @@ impl Hub {
         let program = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/standin/hub.py");
         let mut child = Command::new("python3")
             .arg(program)
-            .env("HUB_TOKEN", TOKEN)
+            .env("HUB_TOKEN", token)
             .env("HUB_ROOT", folder.path())
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
@@ -141,4 +150,39 @@ fn the_token_is_nowhere(world: &World, conversation: &str) {
     let sandbox = sandbox_of(world, conversation);
     let look = format!("grep -rlaF '{TOKEN}' /work /home /root /tmp /etc /run /var 2>/dev/null; true");
     assert_eq!(world.ok(["exec", "--user", "root", &sandbox, "--", "sh", "-c", &look]), "");
+}
+
+#[test]
+fn p10_the_repository_of_a_request_is_cloned_at_the_first_start_and_read_only() {
+    let (hub, served) = (Hub::with_token(""), Served::new());
+    let url = hub.url("owner/repo");
+    let id = through(&served, &["create", "--source", &url]).trim().to_owned();
+    let sh = |script: &str| through(&served, &["exec", &id, "--", "sh", "-c", script]);
+    assert_eq!(sh("cat README; git log --format=%s; git status --porcelain"), "from the hub\nfirst\n");
+    // The way to the repository was there for the clone only.
+    assert_ne!(sh("git push origin HEAD:main > /dev/null 2>&1; echo $?"), "0\n");
+    sh("rm README; echo mine > own");
+    through(&served, &["stop", &id]);
+    through(&served, &["start", &id]);
+    assert_eq!(sh("ls"), "own\n", "a second start clones nothing");
+    through(&served, &["rm", "-f", "--volumes", &id]);
+    let create = |source: &str| {
+        let output = served
+            .world
+            .command()
+            .env("SEAWALL_URL", format!("http://{}", served.address))
+            .env("SEAWALL_KEY", &served.key)
+            .args(["create", "--source", source])
+            .output()
+            .unwrap();
+        assert!(!output.status.success(), "{source}");
+        stderr(&output)
+    };
+    let said = create("https://user:secret@github.com/owner/repo");
+    assert!(said.contains("without credentials"), "{said}");
+    let said = create(&hub.url("owner/none"));
+    assert!(said.contains("could not be cloned"), "{said}");
+    assert!(through(&served, &["ls", "-q"]).is_empty(), "a sandbox without its repository is left");
+    let alone = served.world.seawall(["create", "--source", &url]);
+    assert!(stderr(&alone).contains("seawall serve"), "{}", stderr(&alone));
 }

@@ -1,6 +1,6 @@
 //! What a sandbox may be called and asked to be. Bad input is refused before anything is recorded.
 
-use crate::{Error, Result};
+use crate::{Error, Result, repositories::is_address};
 use seawall_api::{ErrorKind, InvalidId, SandboxId, http::CreateSandbox, sandbox::SandboxSpec};
 use std::collections::BTreeMap;
 
@@ -47,6 +47,7 @@ pub fn wishes(ask: &CreateSandbox) -> Result<()> {
         ("network", &ask.network),
         ("runtime", &ask.runtime),
         ("project_id", &ask.project_id),
+        ("workspace_source", &ask.workspace_source),
     ] {
         if word.as_ref().is_some_and(|word| word.len() > MAX_WORD) {
             return Err(too_large(format!("`{what}` has at most {MAX_WORD} bytes")));
@@ -96,6 +97,10 @@ pub fn spec(spec: &SandboxSpec) -> Result<()> {
     }
     if spec.volume.is_some() && spec.has_host_workspace() {
         let message = "`workspace_path` excludes a volume that sandboxes share; leave one of them out";
+        return Err(Error::invalid(message));
+    }
+    if spec.workspace_source.as_deref().is_some_and(|source| !is_address(source)) {
+        let message = "`workspace_source` must be an address such as https://github.com/owner/repo, without credentials";
         return Err(Error::invalid(message));
     }
     if spec.allow_network && spec.network.is_some() {

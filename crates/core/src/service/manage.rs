@@ -74,6 +74,7 @@ impl SandboxService {
         self.check_provider(ask, &name)?;
         self.mounts.check(account, &ask.mounts)?;
         check_network(account, ask)?;
+        self.check_source(account, ask, &template)?;
         self.check_times(account, &ask.timeouts).await?;
         let (conversation, agent, turn, cancelled) = (None, None, None, None);
         let moved = false;
@@ -106,6 +107,15 @@ impl SandboxService {
         }
         self.cold_start(&wanted, volumes, Left::Nothing, !kept).await?;
         self.get(account, id).await
+    }
+
+    fn check_source(&self, account: AccountId, ask: &CreateSandbox, template: &Template) -> Result<()> {
+        let Some(source) = &ask.workspace_source else { return Ok(()) };
+        if template.git.is_some() {
+            let message = "the template has a repository of its own; leave `workspace_source` out";
+            return Err(Error::invalid(message).with_code("invalid_config"));
+        }
+        self.source_hosts.check(account, source)
     }
 
     /// Whether a sandbox that was made earlier may still have its mounts: those that no template furnishes must be granted
@@ -457,6 +467,7 @@ fn with_wishes(template: SandboxSpec, ask: &CreateSandbox) -> SandboxSpec {
     spec.allow_network &= ask.network.is_none();
     spec.runtime = ask.runtime.clone().or(spec.runtime);
     spec.project_id = ask.project_id.clone().or(spec.project_id);
+    spec.workspace_source = ask.workspace_source.clone();
     spec
 }
 

@@ -4,6 +4,7 @@ use super::{HookPart, Template};
 use crate::{
     Error, Result,
     hooks::HookKind,
+    repositories::is_address,
     sandboxes::check_spec,
     workspaces::{WorkspaceSettings, volumes},
 };
@@ -103,15 +104,10 @@ impl Template {
     fn check_git(&self) -> Result<()> {
         let Some(git) = &self.git else { return Ok(()) };
         let wrong = |why: &str| Err(Error::invalid(format!("the template `{}`: {why}", self.name)));
-        let url = git.repo.strip_prefix("https://").or_else(|| git.repo.strip_prefix("http://"));
-        let parts = url.map(|rest| rest.trim_end_matches('/').split('/').count());
-        match parts {
-            Some(3..) if !git.repo.contains(['@', '?', '#', ' ']) && !git.repo.contains("..") => {}
-            _ => {
-                return wrong(
-                    "`git.repo` must be an address such as https://github.com/owner/repo, without credentials",
-                );
-            }
+        if !is_address(&git.repo) {
+            return wrong(
+                "`git.repo` must be an address such as https://github.com/owner/repo, without credentials",
+            );
         }
         let odd = |name: &String| {
             name.is_empty()

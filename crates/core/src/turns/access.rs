@@ -62,8 +62,6 @@ impl Inner {
             })?)),
             None => None,
         };
-        let url = git.repo.trim_end_matches('/').to_owned();
-        let url = if url.ends_with(".git") { url } else { format!("{url}.git") };
-        Ok(GitAccess { url, token, may_push: git.push })
+        Ok(GitAccess { url: git.url(), token, may_push: git.push })
     }
 }

@@ -7,11 +7,11 @@ use super::{
     usage::changed,
 };
 use crate::{
-    Error, ExecRequest, Result,
+    Error, Result,
     agents::{AgentAsk, AgentCommand, Driver, Parser, SessionPlace},
-    exec,
     persist::persist,
     ports::{gateway::Access, store::Page},
+    repositories,
     templates::PROGRAM_DIR,
     tunnels::{Expose, Serve},
 };
@@ -48,22 +48,6 @@ const PORT_PAUSE: Duration = Duration::from_millis(100);
 /// Stdin from a file: whoever takes a turn up again has nothing to write. Folders of agents are made.
 const WRAPPER: &str = r#"for dir in "$CLAUDE_CONFIG_DIR" "$CODEX_HOME"; do [ -z "$dir" ] || mkdir -p "$dir"; done; exec "$@" < "$0""#;
 
-/// Into a folder that need not be empty. What is there already is left as it is.
-/// It is a repository when it is whole: others may be in the same volume, and whoever is cut off leaves none behind.
-const CLONE: &str = r#"[ ! -e .git ] || exit 0
-new=$(mktemp -d .git.new-XXXXXX) || exit 1
-trap 'rm -rf "$new"' EXIT
-trap 'exit 1' HUP INT TERM
-git() { command git --git-dir="$new" --work-tree=. "$@"; }
-command git init -q --bare "$new" && git config core.bare false && git remote add origin "$SEAWALL_REPO" || exit 1
-mkdir -p "$new/info" && printf '%s\n' '/.sandbox-state*' '/.seawall/' '/.git.new-*' >> "$new/info/exclude" || exit 1
-git fetch -q ${SEAWALL_DEPTH:+--depth "$SEAWALL_DEPTH"} origin "${SEAWALL_REF:-HEAD}" || exit 1
-branch=$SEAWALL_REF
-[ -n "$branch" ] || branch=$(git ls-remote --symref origin HEAD | sed -n 's|^ref: refs/heads/\([^[:space:]]*\).*|\1|p')
-git checkout -q -B "${branch:-main}" FETCH_HEAD || exit 1
-chmod 755 "$new" && mv -T "$new" .git 2>/dev/null || [ -e .git ]"#;
-const CLONE_MS: u64 = 30 * 60 * 1000;
-
 impl Runner {
     fn process(&self) -> Result<ProcessId> {
         ProcessId::try_from(self.id().as_uuid())
@@ -92,29 +76,11 @@ impl Runner {
         pumped
     }
 
-    /// H7: the repository of the template, where the workspace has none yet. Git runs in the box; its way out is ours.
+    /// H7: clones the repository of the template, unless the workspace has one.
     async fn clone_repository(&self, port: Option<u16>) -> Result<()> {
         let (Some(git), Some(port)) = (&self.template().git, port) else { return Ok(()) };
-        let mut request = ExecRequest::new(["/bin/sh", "-c", CLONE]);
-        request.start.env = git.environment(port);
-        request.start.env.extend([
-            ("SEAWALL_REPO".to_owned(), git.repo.clone()),
-            ("SEAWALL_REF".to_owned(), git.reference.clone().unwrap_or_default()),
-            ("SEAWALL_DEPTH".to_owned(), git.depth.map(|depth| depth.to_string()).unwrap_or_default()),
-        ]);
-        request.start.timeout_ms = Some(CLONE_MS);
-        let (sandboxes, cancelled) = (&self.turns.inner.service.sandboxes, self.wanted.cancelled.clone());
-        let Some(output) = exec::run_unless(sandboxes, self.sandbox(), request, cancelled).await? else {
-            return Ok(());
-        };
-        match output.status.success() {
-            true => Ok(()),
-            false => {
-                let said = String::from_utf8_lossy(&output.stderr);
-                let said: String = said.trim().chars().take(500).collect();
-                Err(Error::new(ErrorKind::ExecFailed, format!("{} could not be cloned: {said}", git.repo)))
-            }
-        }
+        let cancelled = self.wanted.cancelled.clone();
+        repositories::clone(&self.turns.inner.service.sandboxes, self.sandbox(), git, port, cancelled).await
     }
 
     async fn ask(&self, session: Option<String>, port: Option<u16>) -> Result<AgentAsk> {

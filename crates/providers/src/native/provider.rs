@@ -5,8 +5,9 @@ use super::{
     folder::{Folders, Mounted},
     groups::{Groups, group_maker, spare_group},
     launch::Launcher,
-    limits::{self, Bounds, Defaults},
-    mounts::{HostFolders, Mounts},
+    limits::{self, Bounds},
+    mounts::HostFolders,
+    settings::NativeSettings,
 };
 use crate::{
     boxes::{Boxes, Held, Intent, io_error, no_box, refuse_damaged, refuse_image_options},
@@ -53,16 +54,6 @@ const SPARES_PATIENCE: Duration = Duration::from_secs(600);
 /// How old the look at the host's `/etc` may be.
 const ETC_PATIENCE: Duration = Duration::from_secs(30);
 const DEFAULT_PATH: &str = "/run/seawall/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
-
-/// What an operator decides.
-#[derive(Debug, Clone, PartialEq, Default)]
-pub struct NativeSettings {
-    pub defaults: Defaults,
-    /// Folders of the host that sandboxes may be given.
-    pub mounts: Mounts,
-    /// MiB of the data disk that are never given to sandboxes. None: a twentieth of it, at most 1 GiB.
-    pub disk_reserve_mb: Option<u64>,
-}
 
 #[derive(Clone)]
 pub struct NativeProvider {

@@ -101,6 +101,7 @@ const CALLS: &[(&str, &str, With)] = &[
     ("list_templates", "", Nothing),
     ("get_template", "", Nothing),
     ("list_providers", "", Nothing),
+    ("reconcile", "?dry_run=true", Nothing),
     ("get_metrics", "", Nothing),
 ];
 

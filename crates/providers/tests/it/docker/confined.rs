@@ -202,7 +202,7 @@ async fn a_folder_that_was_replaced_or_is_no_longer_granted_is_never_mounted() {
     fs::create_dir_all(&given).unwrap();
     world.provider.start(id).await.unwrap();
     world.remove(id).await;
-    for target in ["/work", "/run", "/run/seawall/bin"] {
+    for target in ["/run", "/run/seawall/bin"] {
         let mount =
             HostMount { source: given.display().to_string(), target: target.to_owned(), writable: false };
         let spec = SandboxSpec { mounts: vec![mount], ..SandboxSpec::default() };
