@@ -7,11 +7,15 @@ use crate::{
     templates::Template,
 };
 use seawall_api::{
-    SandboxId,
+    AccountId, SandboxId,
     http::Reconciliation,
     sandbox::{SandboxSpec, SandboxState},
 };
 use serde_json::{Value, json};
+use std::collections::HashMap;
+
+/// Images that a provider could not prepare for an account in this round, and why: a registry is asked once for all sandboxes.
+type Unprepared = HashMap<(String, AccountId, Option<String>), String>;
 
 /// Why the box of a sandbox is not made again yet.
 const RUNS: &str = "it runs; its box is made again after it stopped";
@@ -31,6 +35,7 @@ impl SandboxService {
     }
 
     async fn renew_all(&self, found: &mut Reconciliation) -> Result<()> {
+        let mut unprepared = Unprepared::new();
         let mut after = None;
         loop {
             let page = self.sandboxes.heads(after).await?;
@@ -41,7 +46,7 @@ impl SandboxService {
                 {
                     continue;
                 }
-                if let Err(error) = self.renew(head.id, found).await {
+                if let Err(error) = self.renew(head.id, found, &mut unprepared).await {
                     tracing::warn!(sandbox = %head.id, error = %error.chain(), "an outdated box is not made again");
                     found.outdated.insert(head.id, error.to_string());
                 }
@@ -61,7 +66,12 @@ impl SandboxService {
             && provider.is_ok_and(|provider| provider.capabilities().images)
     }
 
-    async fn renew(&self, id: SandboxId, found: &mut Reconciliation) -> Result<()> {
+    async fn renew(
+        &self,
+        id: SandboxId,
+        found: &mut Reconciliation,
+        unprepared: &mut Unprepared,
+    ) -> Result<()> {
         let Some(row) = self.rows.find(id).await? else { return Ok(()) };
         let Some(image) = self.newer_image(&row) else { return Ok(()) };
         match self.sandboxes.get(id).await?.state {
@@ -78,8 +88,16 @@ impl SandboxService {
         }
         if !found.dry_run {
             // Pulling an image takes long, so it is done before the sandbox's queue is held.
+            let key = (row.provider.clone(), row.account_id, image.clone());
+            if let Some(why) = unprepared.get(&key) {
+                found.outdated.insert(id, why.clone());
+                return Ok(());
+            }
             let spec = SandboxSpec { image: image.clone(), ..row.spec.clone() };
-            self.sandboxes.prepare(&row.provider, &spec, row.account_id).await?;
+            if let Err(error) = self.sandboxes.prepare(&row.provider, &spec, row.account_id).await {
+                unprepared.insert(key, error.to_string());
+                return Err(error);
+            }
             let permit = self.heavy.starts.enter(row.account_id).await;
             let alone = self.queues.wait(id).await;
             let wanted = self.wanted_of(&row).await?;

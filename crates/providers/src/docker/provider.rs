@@ -182,8 +182,11 @@ impl DockerProvider {
         let found = daemon.docker().await?.list_containers(Some(options)).await;
         let found = found.map_err(|error| daemon.failed("the containers", error))?;
         let all: Vec<labels::Labels> = found.into_iter().filter_map(|one| one.labels).collect();
-        if all.iter().any(labels::has_rules) {
-            self.inner.networks.install().await?;
+        // Without rules a container can still be listed, stopped and removed.
+        if all.iter().any(labels::has_rules)
+            && let Err(error) = self.inner.networks.install().await
+        {
+            tracing::error!(error = %error.chain(), "containers have a network without rules");
         }
         let id = |labels: &labels::Labels| labels.get(labels::SANDBOX)?.parse().ok();
         let mut ids: Vec<SandboxId> = all.iter().filter_map(id).collect();
