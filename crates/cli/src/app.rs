@@ -57,6 +57,7 @@ impl App {
             ..settings.docker.clone()
         };
         let docker = DockerProvider::open(data, &node, docker).with_context(|| unusable(data))?;
+        host_paths::hide_text(docker.address().to_owned());
         let native = NativeProvider::open(data, boxes).with_context(|| unusable(data))?;
         // `mock` is for tests and is not offered here.
         let all: Vec<Arc<dyn Provider>> = vec![Arc::new(native), Arc::new(docker), Arc::new(local)];

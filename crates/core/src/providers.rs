@@ -19,6 +19,8 @@ const PREFERRED: [&str; 2] = ["native", "docker"];
 const PROBE_PATIENCE: Duration = Duration::from_secs(5);
 /// How long the result of a probe is reused.
 const PROBE_LIFE: Duration = Duration::from_secs(30);
+/// How long a failure is reused, so that a provider that works again is soon shown as that.
+const FAILURE_LIFE: Duration = Duration::from_secs(2);
 
 /// All providers, and which of them is the default. Clones share the default.
 #[derive(Clone)]
@@ -88,7 +90,7 @@ impl Providers {
         // Held during a probe, so that callers at the same time share it.
         let mut probes = self.probes.lock().await;
         if let Some(probe) = probes.get(provider.name())
-            && probe.at.elapsed() < PROBE_LIFE
+            && probe.at.elapsed() < if probe.why_not.is_some() { FAILURE_LIFE } else { PROBE_LIFE }
         {
             return probe.why_not.clone();
         }

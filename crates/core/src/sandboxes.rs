@@ -229,6 +229,9 @@ impl Sandboxes {
         }
         let _admitted = self.admit(&record, true, purpose).await?;
         if found.is_none() {
+            if record.started_at.is_some() && !provider.has_volume(&record.spec.volume_of(id)).await? {
+                tracing::warn!(sandbox = %id, unsynced = record.unsynced, "the data volume is gone; files come from the bucket alone");
+            }
             provider.create(id, &record.spec, record.account_id).await?;
         }
         let found = provider.start(id).await?;

@@ -302,6 +302,7 @@ impl SandboxService {
             SandboxState::Running => self.sandboxes.take_place(row.account_id, id).await?,
             _ => self.check_mounts(row.account_id, &row.spec)?,
         }
+        let is_ready = is_ready && !self.renew_before_start(wanted, &row, state).await;
         match state {
             // Whoever made it died, or failed, before it was ready.
             SandboxState::Running if !is_ready => {

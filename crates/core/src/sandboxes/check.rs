@@ -75,7 +75,11 @@ fn too_large(message: String) -> Error {
 }
 
 pub fn spec(spec: &SandboxSpec) -> Result<()> {
-    if let Some(key) = spec.labels.keys().find(|key| key.is_empty() || key.starts_with("seawall.")) {
+    let ours = |key: &&String| key.is_empty() || key.to_ascii_lowercase().starts_with("seawall.");
+    if spec.labels.iter().any(|(key, value)| key.contains('\0') || value.contains('\0')) {
+        return Err(Error::invalid("a label cannot contain a zero byte"));
+    }
+    if let Some(key) = spec.labels.keys().find(ours) {
         return Err(Error::invalid(format!(
             "`{key}` cannot be a label: `seawall.` is ours, and empty is nothing"
         )));

@@ -5,7 +5,7 @@ use crate::{
     Error, Result,
     ports::{Provider, Record, RecordHead, VolumeInfo, Volumes},
 };
-use seawall_api::{AccountId, ErrorKind, SandboxId};
+use seawall_api::{AccountId, ErrorKind, SandboxId, sandbox::SandboxState};
 use std::sync::Arc;
 
 impl Sandboxes {
@@ -34,7 +34,10 @@ impl Sandboxes {
             None => None,
         };
         let user = match id {
-            Some(id) => self.inner.records.get(id).await?.map(|record| record.id),
+            Some(id) => {
+                let record = self.inner.records.get(id).await?;
+                record.filter(|record| record.state != SandboxState::Terminated).map(|record| record.id)
+            }
             None => self.user_of(name, None).await?,
         };
         if let Some(user) = user {
@@ -73,6 +76,7 @@ impl Sandboxes {
             head.volume.as_deref() == Some(name)
                 && Some(head.id) != but
                 && (but.is_none() || head.removing != Some(Volumes::Delete))
+                && (but.is_some() || head.state != SandboxState::Terminated)
         };
         let mut after = None;
         loop {

@@ -46,6 +46,19 @@ impl SandboxService {
         bound(&limits, Limit::SandboxProcesses, asked.max_processes, usual.max_processes, |most| {
             asked.max_processes = Some(most);
         })?;
+        if provider.sums_limits() {
+            // Its own limit counts towards the account's total, so a default is at most that.
+            let least = |usual: Option<u64>, total: Limit| {
+                let total = limits.get(total)?;
+                Some(usual.map_or(total, |usual| usual.min(total)))
+            };
+            asked.cpus = asked
+                .cpus
+                .or_else(|| least(usual.cpus.map(milli), Limit::Cpus).map(|most| Limit::Cpus.shown(most)));
+            asked.memory_mb = asked.memory_mb.or_else(|| least(usual.memory_mb, Limit::MemoryMb));
+            asked.max_processes =
+                asked.max_processes.or_else(|| least(usual.max_processes, Limit::Processes));
+        }
         bound(&limits, Limit::SandboxDiskMb, asked.disk_mb, None, |most| asked.disk_mb = Some(most))?;
         // Nobody has a default for this: without a word it is as much as the disk has.
         let io = usual.disk_io_mb_s.or(Some(u64::MAX));

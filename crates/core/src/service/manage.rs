@@ -14,6 +14,7 @@ use crate::{
         Volumes,
         store::{Page, Paged, SandboxFilter, SandboxRow},
     },
+    repositories::is_address,
     sandboxes::{Left, NewSandbox, check_wishes},
     shares::to_its_end,
     templates::Template,
@@ -111,6 +112,11 @@ impl SandboxService {
 
     fn check_source(&self, account: AccountId, ask: &CreateSandbox, template: &Template) -> Result<()> {
         let Some(source) = &ask.workspace_source else { return Ok(()) };
+        if !is_address(source) {
+            let message = "`workspace_source` must be https://HOST/OWNER/REPOSITORY, with at least two parts after the host and \
+                           without credentials";
+            return Err(Error::invalid(message).with_code("invalid_config"));
+        }
         if template.git.is_some() {
             let message = "the template has a repository of its own; leave `workspace_source` out";
             return Err(Error::invalid(message).with_code("invalid_config"));
@@ -480,6 +486,10 @@ fn with_workspace(ask: &CreateSandbox) -> CreateSandbox {
 
 /// Networks of the operator's lead to the operator's machines.
 fn check_network(account: AccountId, ask: &CreateSandbox) -> Result<()> {
+    if ask.allow_network == Some(true) && ask.network.is_some() {
+        let message = "`allow_network` and `network` exclude each other; leave one of them out";
+        return Err(Error::invalid(message).with_code("invalid_config"));
+    }
     if ask.network.is_none() || account == AccountId::LOCAL {
         return Ok(());
     }

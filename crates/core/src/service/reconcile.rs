@@ -111,6 +111,39 @@ impl SandboxService {
         Ok(())
     }
 
+    /// Makes the box of a sandbox that is about to start again if its template names another image. Returns whether it did; if
+    /// it cannot, the old box starts. The caller holds the sandbox's queue.
+    pub(super) async fn renew_before_start(
+        &self,
+        wanted: &Wanted,
+        row: &SandboxRow,
+        state: SandboxState,
+    ) -> bool {
+        let rests = matches!(
+            state,
+            SandboxState::Created | SandboxState::Stopped | SandboxState::Lost | SandboxState::Failed
+        );
+        let Some(image) = self.newer_image(row).filter(|_| rests && row.unsynced.is_none()) else {
+            return false;
+        };
+        let spec = SandboxSpec { image: image.clone(), ..row.spec.clone() };
+        let renewed = async {
+            self.sandboxes.prepare(&row.provider, &spec, row.account_id).await?;
+            self.note(wanted, READY, Value::Bool(false)).await;
+            self.sandboxes.renew(row.id, image.clone()).await
+        };
+        match renewed.await {
+            Ok(()) => {
+                self.note_image(wanted, image.as_ref()).await;
+                true
+            }
+            Err(error) => {
+                tracing::warn!(sandbox = %row.id, error = %error.chain(), "an outdated box starts as it is");
+                false
+            }
+        }
+    }
+
     /// The image that the template of a sandbox names now, if the sandbox has an earlier one of it.
     fn newer_image(&self, row: &SandboxRow) -> Option<Option<String>> {
         let had = row.metadata.get(TEMPLATE_IMAGE)?.as_str()?;

@@ -23,7 +23,7 @@ use seawall_api::{
     exec::{ExitReason, ExitStatus, StartProcess, WhenFull},
     files::{FileRef, ListDir, WriteFile, WriteMode},
     message::Attach,
-    sandbox::{SandboxState, WORKDIR},
+    sandbox::{EndReason, SandboxState, WORKDIR},
 };
 use seawall_wire::{Guest, Process, ProcessOutput};
 use std::{sync::Arc, time::Duration};
@@ -207,6 +207,7 @@ impl Runner {
             state => state?.state,
         };
         if state != SandboxState::Running {
+            self.end_paused(state).await?;
             return Ok(gone());
         }
         let guest = persist(|| sandboxes.guest(self.sandbox())).await?;
@@ -351,10 +352,23 @@ impl Runner {
     }
 
     /// The wire to the agent is gone for good.
+    /// Stops a paused sandbox whose turn ends: its agent would go on beside the next one when the sandbox is continued.
+    async fn end_paused(&self, state: SandboxState) -> Result<()> {
+        if state != SandboxState::Paused {
+            return Ok(());
+        }
+        let sandboxes = &self.turns.inner.service.sandboxes;
+        let stop = || sandboxes.stop_unsaved(self.sandbox(), Duration::ZERO, EndReason::Stopped);
+        persist(stop).await.map(drop)
+    }
+
     async fn lost(&mut self, error: seawall_wire::Error) -> Result<Pumped> {
         let error = Error::from(error);
         tracing::error!(turn = %self.id(), sandbox = %self.sandbox(), error = %error.chain(), "the agent cannot be reached any more");
         let there = self.turns.inner.service.sandboxes.get(self.sandbox()).await;
+        if let Ok(there) = &there {
+            self.end_paused(there.state).await?;
+        }
         let state = TurnState::Interrupted;
         let said = match there.map(|there| (there.state, there.reason)) {
             Ok((now, Some(reason))) => format!("the sandbox is {now} ({reason})"),

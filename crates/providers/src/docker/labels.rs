@@ -77,7 +77,9 @@ pub fn of_container(
         (PROTOCOL, Some(MAX_VERSION.to_string())),
     ];
     let more = more.into_iter().filter_map(|(key, value)| Some((key.to_owned(), value?)));
-    let users = spec.labels.iter().map(|(key, value)| (key.clone(), value.clone()));
+    // Other programs on the daemon act on labels, so only the operator's own reach the container.
+    let users = spec.labels.iter().filter(|_| account == AccountId::LOCAL);
+    let users = users.map(|(key, value)| (key.clone(), value.clone()));
     Ok(users.chain(more).chain(ours.map(|(key, value)| (key.to_owned(), value))).collect())
 }
 

@@ -93,6 +93,20 @@ impl DockerProvider {
         }
     }
 
+    /// Finds the image of a specification, and pulls it if the daemon lacks it. What a registry answered is for the operator:
+    /// the answer can name addresses of the machine.
+    pub(super) async fn find_image(&self, spec: &SandboxSpec, account: AccountId) -> Result<Image> {
+        let name = self.image_of(spec)?;
+        match image::find(&self.inner.daemon, name).await {
+            Err(error) if account != AccountId::LOCAL && error.code() == "image_not_found" => {
+                let message =
+                    format!("the image `{name}` cannot be had here; check its name, or ask the operator");
+                Err(Error::not_found(message).with_code("image_not_found").with_source(error))
+            }
+            found => found,
+        }
+    }
+
     fn check_runtime(&self, spec: &SandboxSpec) -> Result<()> {
         let Some(runtime) = &spec.runtime else { return Ok(()) };
         if !is_native_runtime(spec) && !spec.mounts.is_empty() {
@@ -128,7 +142,7 @@ impl DockerProvider {
         account: AccountId,
     ) -> Result<BoxInfo> {
         let image_name = self.image_of(spec)?;
-        let image = image::find(&self.inner.daemon, image_name).await?;
+        let image = self.find_image(spec, account).await?;
         self.ensure_program(image_name, false).await?;
         let (daemon, installation, volume) =
             (&self.inner.daemon, &self.inner.installation, spec.volume_of(id));

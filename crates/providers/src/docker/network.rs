@@ -97,7 +97,8 @@ impl Networks {
     /// The network that a specification wants. `is_local` means that the daemon's bridges are on this machine.
     pub fn of(&self, spec: &SandboxSpec, account: AccountId, is_local: bool) -> Result<Network> {
         if let Some(name) = &spec.network {
-            if NO_NETWORKS.contains(&name.as_str()) {
+            // Networks of Seawall's own belong to accounts.
+            if NO_NETWORKS.contains(&name.as_str()) || name.starts_with("seawall-") {
                 let message =
                     format!("`{name}` is no network that a sandbox can join; see `docker network ls`");
                 return Err(Error::invalid(message));

@@ -5,7 +5,6 @@ use super::{
     disks::{self, Disks},
     events,
     folders::Folders,
-    image,
     labels::{self, container_name},
     network::{Network, NetworkSettings, Networks},
     sockets::Socket,
@@ -134,6 +133,11 @@ impl DockerProvider {
     /// Describes the daemon in one line: its address, its version, and the runtimes that sandboxes can name.
     pub async fn describe(&self) -> Result<String> {
         self.inner.daemon.describe().await
+    }
+
+    /// The address of the daemon.
+    pub fn address(&self) -> &str {
+        &self.inner.daemon.address.host
     }
 
     pub(super) fn daemon(&self) -> &Daemon {
@@ -311,7 +315,7 @@ impl Provider for DockerProvider {
     async fn prepare(&self, spec: &SandboxSpec, account: AccountId) -> Result<()> {
         self.check_spec(spec)?;
         self.check_image(spec, account)?;
-        let image = image::find(&self.inner.daemon, self.image_of(spec)?).await?;
+        let image = self.find_image(spec, account).await?;
         self.check_disk(spec, &image).await.map(drop)
     }
 

@@ -102,6 +102,9 @@ impl DockerProvider {
         match connected.await {
             Ok(Err(error)) if error.kind() == ErrorKind::Stopped => {
                 let said = self.log_of(id).await;
+                if said.contains("there is no user") {
+                    return Err(Error::invalid(said));
+                }
                 Err(Error::internal(format!("the guest of {id} did not start: {said}")).with_source(error))
             }
             Ok(result) => result,

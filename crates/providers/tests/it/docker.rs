@@ -88,9 +88,19 @@ async fn p2_a_command_is_started_once_and_its_end_ends_nothing() {
     let spec = SandboxSpec { command: Some(command), ..SandboxSpec::default() };
     let (id, guest) = world.sandbox(spec).await;
     assert_eq!(sh(&guest, None, "until test -s log; do sleep 0.01; done; cat log").await.1, "started\n");
-    let processes = guest.processes().await.unwrap();
-    let command = processes.iter().find(|one| one.tag.as_deref() == Some("command")).unwrap();
-    assert_eq!(command.exit.as_ref().and_then(|exit| exit.code), Some(3));
+    // Its end is noted a moment after it wrote.
+    let ended = async {
+        loop {
+            let processes = guest.processes().await.unwrap();
+            let command = processes.into_iter().find(|one| one.tag.as_deref() == Some("command"));
+            if let Some(exit) = command.and_then(|command| command.exit) {
+                return exit.code;
+            }
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    };
+    let code = tokio::time::timeout(Duration::from_secs(30), ended).await.expect("the command does not end");
+    assert_eq!(code, Some(3));
     assert_eq!(world.provider.get(id).await.unwrap().state, BoxState::Running);
     world.provider.stop(id, Duration::from_secs(2)).await.unwrap();
     world.provider.start(id).await.unwrap();

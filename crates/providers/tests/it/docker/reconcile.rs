@@ -6,6 +6,7 @@ use super::{
 };
 use seawall_api::{
     AccountId, SandboxId,
+    conversation::TurnState,
     http::{CreateSandbox, Reconciliation},
     sandbox::{EndReason, SandboxSpec, SandboxState},
 };
@@ -15,6 +16,7 @@ use seawall_core::{
     service::EndSandbox,
     templates::{Template, Templates},
     testing::{MemoryClaims, MemoryStore, OneBucket},
+    turns::{Choice, TurnAsk},
 };
 use seawall_providers::docker::DockerSettings;
 use seawall_sync::bucket::MemoryBucket;
@@ -195,6 +197,12 @@ async fn p8_an_outdated_image_is_replaced_and_the_volume_stays() {
     let image = server.world.docker(&["inspect", "--format", "{{.Config.Image}}", &format!("seawall-{id}")]);
     assert_eq!(image, newer);
     assert_eq!(server.sh(id, "cat note").await, "work\n");
+    // A start does not wait for the next round.
+    server.services.sandboxes.stop(ME, id, None, false).await.unwrap();
+    let server = server.restarted(DEBIAN);
+    server.services.sandboxes.start(ME, id).await.unwrap();
+    let image = server.world.docker(&["inspect", "--format", "{{.Config.Image}}", &format!("seawall-{id}")]);
+    assert_eq!(image, DEBIAN);
     // A template whose image cannot be had leaves the container as it is.
     server.services.sandboxes.stop(ME, id, None, false).await.unwrap();
     let server = server.restarted("seawall-test/no-such:1");
@@ -227,6 +235,42 @@ async fn p8_a_guest_that_is_too_old_is_replaced_at_the_next_start() {
         world.docker(&["inspect", "--format", "{{index .Config.Labels \"seawall.protocol\"}}", &name]);
     assert_ne!(label, "0");
     world.remove(id).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_kept_volume_of_an_ended_sandbox_can_be_removed() {
+    let Some(server) = server("a_kept_volume_of_an_ended_sandbox") else { return };
+    let id = server.create().await;
+    let how = EndSandbox { sync: false, force: true, volumes: Some(Volumes::Keep), delete_versions: false };
+    server.services.sandboxes.end(ME, id, &how).await.unwrap();
+    server.services.sandboxes.boxes().remove_volume(&id.to_string()).await.unwrap();
+    server.is_clean();
+}
+
+/// A turn that was interrupted by a pause must not go on beside the next one.
+#[tokio::test(flavor = "multi_thread")]
+async fn c8_a_turn_that_a_pause_interrupts_leaves_no_agent_behind() {
+    let Some(server) = server("c8_a_turn_that_a_pause_interrupts") else { return };
+    let id = server.create().await;
+    let ask = |prompt: &str| TurnAsk {
+        sandbox: Choice::This(id),
+        template: Some("work".to_owned()),
+        prompt: prompt.to_owned(),
+        ..TurnAsk::default()
+    };
+    let turns = &server.services.turns;
+    let first = turns.start(ME, ask("touch begun; exec sleep 777")).await.unwrap().turn.id;
+    let guest = server.guest(id).await;
+    assert_eq!(sh(&guest, None, "until test -e begun; do sleep 0.01; done").await.0, Some(0));
+    server.world.docker(&["pause", &format!("seawall-{id}")]);
+    turns.idle().await;
+    let stores = server.store.stores();
+    assert_eq!(stores.turns.get(ME, first).await.unwrap().state, TurnState::Interrupted);
+    let second = turns.start(ME, ask("pgrep -x sleep > left; true")).await.unwrap().turn.id;
+    turns.idle().await;
+    assert_eq!(stores.turns.get(ME, second).await.unwrap().state, TurnState::Completed);
+    assert_eq!(server.sh(id, "grep -c . left").await, "0\n", "the first agent lives on");
+    server.end(&[id]).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
