@@ -17,6 +17,7 @@ mod restore;
 mod source;
 mod stored;
 mod versions;
+mod wishes;
 
 pub(crate) use entrances::{Closing, Entrances, Watched};
 pub use files::{ListFiles, ReadAsk, Source};
