@@ -15,11 +15,22 @@ const PATIENCE: Duration = Duration::from_secs(60);
 
 pub struct Daemon {
     folder: TempDir,
+    /// Whether its containers can have networks. Only one daemon of a machine can change its packet filter at a time.
+    has_bridges: bool,
 }
 
 impl Daemon {
-    /// Starts a daemon whose containers can have networks. `None`, with the reason, if none can be started.
+    /// Starts a daemon. `None`, with the reason, if none can be started.
     pub fn start(test: &str) -> Option<Daemon> {
+        Daemon::start_with(test, false)
+    }
+
+    /// Starts a daemon whose containers can have networks.
+    pub fn with_bridges(test: &str) -> Option<Daemon> {
+        Daemon::start_with(test, true)
+    }
+
+    fn start_with(test: &str, has_bridges: bool) -> Option<Daemon> {
         if env::var_os("SEAWALL_TEST_DOCKER").is_none() {
             let required = env::var("SEAWALL_TEST_REQUIRE").is_ok_and(|what| what == "all");
             assert!(!required, "SEAWALL_TEST_DOCKER names no daemon: see scripts/docker");
@@ -27,7 +38,7 @@ impl Daemon {
                 writeln!(std::io::stderr(), "skipped docker::{test}: SEAWALL_TEST_DOCKER names no daemon");
             return None;
         }
-        let daemon = Daemon { folder: tempfile::tempdir().unwrap() };
+        let daemon = Daemon { folder: tempfile::tempdir().unwrap(), has_bridges };
         daemon.script("start");
         Some(daemon)
     }
@@ -43,7 +54,10 @@ impl Daemon {
     fn script(&self, verb: &str) {
         let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../scripts/docker");
         let mut command = Command::new(script);
-        command.arg(verb).arg(self.path()).env("SEAWALL_DOCKER_BRIDGES", "1");
+        command.arg(verb).arg(self.path());
+        if self.has_bridges {
+            command.env("SEAWALL_DOCKER_BRIDGES", "1");
+        }
         let output = command.output().unwrap();
         assert!(
             output.status.success(),

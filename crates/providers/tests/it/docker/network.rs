@@ -133,7 +133,7 @@ async fn answering(world: &World, account: AccountId) -> (SandboxId, String) {
 #[tokio::test(flavor = "multi_thread")]
 async fn t7_a_network_reaches_public_addresses_and_nothing_else() {
     let test = "t7_a_network_reaches_public_addresses_and_nothing_else";
-    let Some(daemon) = Daemon::start(test) else { return };
+    let Some(daemon) = Daemon::with_bridges(test) else { return };
     let machine = Machine::new();
     let world = World::on(&daemon.address(), settings());
     let account = AccountId::generate();
