@@ -434,38 +434,46 @@ fn v2_a_sandbox_whose_template_is_gone_can_be_removed() {
     assert_eq!(chat.world.ok(["ls", "-q"]), "");
 }
 
-/// What was begun before the crash is waited for, and nothing runs beside it.
-#[test]
-fn h2_a_hook_that_outlives_its_server_runs_once() {
-    let chat = Chat::new();
-    std::fs::create_dir(chat.world.data().join("templates")).unwrap();
-    let template = format!(
-        "[[hooks.cold_start]]\nrun = \"i=1; echo begun >> cold; {wait}; echo ended >> cold\"\n\
-        [[hooks.stream_finish]]\nrun = \"\"\"i=2; echo finish >> cold; {wait}\n\
-        echo '{{\\\"input_tokens\\\": 7}}' > $SEAWALL_USAGE\"\"\"\n",
-        wait = waits_at(&[1, 2])
-    );
-    std::fs::write(chat.world.data().join("templates/mine.toml"), template).unwrap();
-    let args = ["--json", "chat", "-c", &chat.conversation, "-t", "mine", "cat cold"];
-    let child = chat.world.command().args(args).stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
-    for (number, line) in [(1, "begun"), (2, "finish")] {
-        let volumes = chat.world.data().join("native/volumes");
-        eventually(line, || {
-            let folders = std::fs::read_dir(&volumes).into_iter().flatten().flatten();
-            let mut files = folders.map(|folder| std::fs::read_to_string(folder.path().join("work/cold")));
-            files.any(|file| file.is_ok_and(|text| text.lines().last() == Some(line)))
-        })
-        .unwrap();
-        chat.kill_runner();
-        // Whoever comes next takes it up.
-        chat.world.ok(["conversations"]);
-        // A conversation has no sandbox before its cold start is over.
-        let sandbox = std::fs::read_dir(&volumes).unwrap().flatten().next().unwrap().file_name();
-        go(&chat.world, &sandbox.to_string_lossy(), number);
+/// Under a full load of other tests this one failed in 2 of 10 runs: one of the two hooks was not counted. It runs alone until
+/// the cause is known, and its message has the log of both runners.
+mod alone {
+    use super::*;
+
+    /// What was begun before the crash is waited for, and nothing runs beside it.
+    #[test]
+    fn h2_a_hook_that_outlives_its_server_runs_once() {
+        let chat = Chat::new();
+        std::fs::create_dir(chat.world.data().join("templates")).unwrap();
+        let template = format!(
+            "[[hooks.cold_start]]\nrun = \"i=1; echo begun >> cold; {wait}; echo ended >> cold\"\n\
+            [[hooks.stream_finish]]\nrun = \"\"\"i=2; echo finish >> cold; {wait}\n\
+            echo '{{\\\"input_tokens\\\": 7}}' > $SEAWALL_USAGE\"\"\"\n",
+            wait = waits_at(&[1, 2])
+        );
+        std::fs::write(chat.world.data().join("templates/mine.toml"), template).unwrap();
+        let args = ["--json", "chat", "-c", &chat.conversation, "-t", "mine", "cat cold"];
+        let child =
+            chat.world.command().args(args).stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
+        for (number, line) in [(1, "begun"), (2, "finish")] {
+            let volumes = chat.world.data().join("native/volumes");
+            eventually(line, || {
+                let folders = std::fs::read_dir(&volumes).into_iter().flatten().flatten();
+                let mut files =
+                    folders.map(|folder| std::fs::read_to_string(folder.path().join("work/cold")));
+                files.any(|file| file.is_ok_and(|text| text.lines().last() == Some(line)))
+            })
+            .unwrap();
+            chat.kill_runner();
+            // Whoever comes next takes it up.
+            chat.world.ok(["conversations"]);
+            // A conversation has no sandbox before its cold start is over.
+            let sandbox = std::fs::read_dir(&volumes).unwrap().flatten().next().unwrap().file_name();
+            go(&chat.world, &sandbox.to_string_lossy(), number);
+        }
+        assert_eq!(text(&events(child)), "begun\nended\n");
+        assert_eq!(chat.answer("cat cold"), "begun\nended\nfinish\n");
+        // Counted once, and once for the turn that just ended.
+        let log = std::fs::read_to_string(chat.world.data().join("turns.log")).unwrap_or_default();
+        assert_eq!(chat.info()["stats"]["total_input_tokens"], 14, "{log}");
     }
-    assert_eq!(text(&events(child)), "begun\nended\n");
-    assert_eq!(chat.answer("cat cold"), "begun\nended\nfinish\n");
-    // Counted once, and once for the turn that just ended.
-    let log = std::fs::read_to_string(chat.world.data().join("turns.log")).unwrap_or_default();
-    assert_eq!(chat.info()["stats"]["total_input_tokens"], 14, "{log}");
 }
