@@ -152,10 +152,10 @@ pub struct CreateSandbox {
     /// The root file system can only be read. `null` means the template's choice.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub read_only_root: Option<bool>,
-    /// It can reach public addresses. `null` means the template's choice.
+    /// Whether the sandbox can reach public addresses. `null` means the template's choice.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub allow_network: Option<bool>,
-    /// A network of the operator's that it joins. For the operator.
+    /// The Docker network that the sandbox joins. Only the operator may name one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub network: Option<String>,
     /// The container runtime that starts it, such as `runsc`, if the operator allows it.

@@ -47,10 +47,10 @@ pub struct SandboxSpec {
     /// The root file system can only be read. `/work` and folders for temporary files can be written.
     #[serde(default, skip_serializing_if = "is_false")]
     pub read_only_root: bool,
-    /// It can reach public addresses. Private networks, the host and other sandboxes stay out of reach.
+    /// Whether the sandbox can reach public addresses. Private networks, the host and other sandboxes are refused.
     #[serde(default, skip_serializing_if = "is_false")]
     pub allow_network: bool,
-    /// A network of the operator's that it joins, by the name that the provider knows. Seawall's rules do not hold there.
+    /// The Docker network that the sandbox joins, without Seawall's rules.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub network: Option<String>,
     /// The container runtime that starts it, such as `runsc`. The provider's default if it is missing.
@@ -69,7 +69,7 @@ pub struct SandboxSpec {
 #[serde(rename_all = "snake_case")]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub enum Egress {
-    /// It reaches none.
+    /// The sandbox reaches no other machine.
     #[default]
     None,
     /// By a Docker network of Seawall's own, whose rules refuse all addresses that are not public.

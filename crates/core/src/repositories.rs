@@ -58,7 +58,7 @@ pub(crate) fn is_address(text: &str) -> bool {
     matches!(parts, Some(3..)) && !text.contains(['@', '?', '#', ' ']) && !text.contains("..")
 }
 
-/// The hosts whose repositories accounts other than `local` may name. `*.` at the beginning stands for all names below.
+/// The hosts of repositories that accounts other than `local` may name. A pattern `*.example.com` covers all names below.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct SourceHosts(Vec<String>);
 

@@ -5,12 +5,12 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use std::collections::BTreeMap;
 
-/// What a comparison of sandboxes with the boxes of all providers found (P8), and mended unless it was a dry run.
+/// The report of a reconciliation, which compares sandboxes with the boxes of all providers (P8). A dry run mends nothing.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct Reconciliation {
-    /// Nothing was changed.
+    /// Whether this was a dry run.
     pub dry_run: bool,
     /// Boxes without a record. They are removed, and their volumes are kept.
     pub removed: Vec<SandboxId>,
@@ -24,7 +24,7 @@ pub struct Reconciliation {
     pub rebuilt: Vec<SandboxId>,
     /// Sandboxes whose template names another image now, and why their box is not made again yet.
     pub outdated: BTreeMap<SandboxId, String>,
-    /// Providers that do not answer. Their sandboxes are left alone.
+    /// Providers that do not answer. Their sandboxes are skipped.
     pub unavailable: Vec<String>,
 }
 
@@ -37,7 +37,7 @@ pub struct ProviderInfo {
     /// Whether it can make sandboxes now.
     #[serde(default)]
     pub usable: bool,
-    /// Why it cannot, and what to do about it. Only the operator is told.
+    /// The reason why the provider cannot be used, and the fix. Only the operator receives it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub why: Option<String>,
     #[cfg_attr(feature = "openapi", schema(value_type = Object))]

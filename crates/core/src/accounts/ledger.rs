@@ -46,7 +46,7 @@ pub struct Request {
     pub disk_mb: u64,
     /// Whether it shall run.
     pub start: bool,
-    /// What it can use while it runs.
+    /// The limits of the sandbox, which count while it runs.
     pub cost: Cost,
 }
 
@@ -66,7 +66,7 @@ struct Entry {
     saving: bool,
     /// Admissions that are neither confirmed nor dropped: their boxes may not be visible yet.
     pending: u32,
-    /// What it can use while it runs.
+    /// The limits of the sandbox, which count while it runs.
     cost: Cost,
     /// Grows with each admission, so that the end of an earlier run releases no later one.
     runs: u64,
@@ -170,7 +170,7 @@ impl Drop for Admission {
 pub struct Mark(u64);
 
 impl Ledger {
-    /// Without providers the limits of sandboxes are not summed.
+    /// Creates a ledger. If `providers` is `None`, the limits of sandboxes are not summed.
     pub fn new(
         rows: Arc<dyn SandboxRows>,
         stored: Arc<dyn Stored>,

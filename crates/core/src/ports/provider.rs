@@ -238,8 +238,8 @@ pub trait Provider: Send + Sync {
         Ok(())
     }
 
-    /// Whether this provider cannot bound the running boxes of an account together, so that the ledger has to hold the sum
-    /// of their own limits to the account's totals.
+    /// Returns true if this provider cannot bound the running boxes of an account together. The ledger then sums the limits
+    /// of the boxes and compares the sum with the account's totals.
     fn sums_limits(&self) -> bool {
         false
     }

@@ -52,8 +52,8 @@ impl Sandboxes {
     /// 2. Removals that were cut short are finished, and creations that were cut short are taken back.
     /// 3. Records without a box are marked as lost.
     ///
-    /// Sandboxes that another task makes or removes, damaged boxes, and the sandboxes of a provider that does not answer
-    /// are left alone. A dry run changes nothing.
+    /// The sweep skips sandboxes that another task makes or removes, damaged boxes, and sandboxes of providers that do not
+    /// answer. A dry run only reports.
     pub(crate) async fn sweep_all(&self, dry_run: bool) -> Sweep {
         let mut sweep = Sweep { found: Reconciliation { dry_run, ..Reconciliation::default() }, error: None };
         for provider in self.inner.providers.all() {
@@ -188,7 +188,7 @@ impl Sandboxes {
             record.state = SandboxState::Lost;
             record.reason = Some(EndReason::Lost);
             match self.inner.records.update(&record).await {
-                // Another task removed the sandbox meanwhile.
+                // Another task has removed the sandbox.
                 Err(error) if error.kind() == ErrorKind::NotFound => return Ok(()),
                 updated => updated?,
             }

@@ -47,7 +47,7 @@ impl SandboxService {
             asked.max_processes = Some(most);
         })?;
         if provider.sums_limits() {
-            // Its own limit counts towards the account's total, so a default is at most that.
+            // The limit of each sandbox counts towards the account's total, so the total bounds the default too.
             let least = |usual: Option<u64>, total: Limit| {
                 let total = limits.get(total)?;
                 Some(usual.map_or(total, |usual| usual.min(total)))

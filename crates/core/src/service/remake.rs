@@ -15,7 +15,7 @@ impl SandboxService {
         Ok(!has_program(&wanted.template, spec) && self.isolates(wanted.sandbox).await?)
     }
 
-    /// The same files in a box of this template. What is not in the bucket stays in the volume.
+    /// Replaces the box by one of this template and keeps its volume.
     pub(super) async fn replace(&self, wanted: &Wanted) -> Result<Ready> {
         tracing::info!(sandbox = %wanted.sandbox, template = wanted.template.name, "the sandbox is made again for another template");
         self.sandboxes.remove(wanted.sandbox, Volumes::Keep).await?;

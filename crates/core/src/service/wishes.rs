@@ -1,4 +1,4 @@
-//! Requests for sandboxes: what they change of a template, and what an account may not request.
+//! Applies requests for sandboxes to templates, and refuses requests that an account may not make.
 
 use crate::{Error, Result};
 use seawall_api::{

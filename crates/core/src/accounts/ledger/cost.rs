@@ -1,4 +1,4 @@
-//! What a running sandbox can use of its account's totals.
+//! The part of an account's totals that a running sandbox can use.
 //!
 //! A provider that bounds the boxes of an account together lets them share what the account has. Where one of an account's
 //! running boxes is of a provider that cannot, all of them count with their own limits, and a start that would bring the sum
