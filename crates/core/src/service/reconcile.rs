@@ -100,6 +100,11 @@ impl SandboxService {
             }
             let permit = self.heavy.starts.enter(row.account_id).await;
             let alone = self.queues.wait(id).await;
+            // A use can have started the sandbox while its image was pulled.
+            if matches!(self.sandboxes.get(id).await?.state, SandboxState::Running | SandboxState::Paused) {
+                found.outdated.insert(id, RUNS.to_owned());
+                return Ok(());
+            }
             let wanted = self.wanted_of(&row).await?;
             // The next start is a cold one, even if this process dies in the midst of the following.
             self.note(&wanted, READY, Value::Bool(false)).await;
