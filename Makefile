@@ -50,24 +50,26 @@ check: setup ## formatting, lints, licences
 
 bench: setup ## figures of a release build (SPECIFICATION.md)
 	cargo build --release
-	$(TARGET)/release/seawall bench exec --provider local
-	$(TARGET)/release/seawall bench --compare
-	$(TARGET)/release/seawall bench turns
-	$(TARGET)/release/seawall bench http
-	scripts/with-docker $(TARGET)/release/seawall bench docker --image seawall-test/debian
-	scripts/with-postgres $(TARGET)/release/seawall bench stores
-	scripts/with-s3 $(TARGET)/release/seawall bench sync --compare
+	$(TARGET)/release/seawall-bench exec --provider local
+	$(TARGET)/release/seawall-bench --compare
+	$(TARGET)/release/seawall-bench cli
+	$(TARGET)/release/seawall-bench turns
+	$(TARGET)/release/seawall-bench http
+	scripts/with-docker $(TARGET)/release/seawall-bench docker --image seawall-test/debian
+	scripts/with-postgres $(TARGET)/release/seawall-bench stores
+	scripts/with-s3 $(TARGET)/release/seawall-bench sync --compare
 	scripts/bench-tenants $(TARGET)/release/seawall
 
 bench-check: setup ## fails where a promise of SPECIFICATION.md is missed
 	cargo build --release
-	$(TARGET)/release/seawall bench exec --provider local --check
-	$(TARGET)/release/seawall bench --compare --check
-	$(TARGET)/release/seawall bench turns --check
-	$(TARGET)/release/seawall bench http --check
-	scripts/with-docker $(TARGET)/release/seawall bench docker --image seawall-test/debian --check
-	scripts/with-postgres $(TARGET)/release/seawall bench stores --check
-	scripts/with-s3 $(TARGET)/release/seawall bench sync --compare --check
+	$(TARGET)/release/seawall-bench exec --provider local --check
+	$(TARGET)/release/seawall-bench --compare --check
+	$(TARGET)/release/seawall-bench cli --check
+	$(TARGET)/release/seawall-bench turns --check
+	$(TARGET)/release/seawall-bench http --check
+	scripts/with-docker $(TARGET)/release/seawall-bench docker --image seawall-test/debian --check
+	scripts/with-postgres $(TARGET)/release/seawall-bench stores --check
+	scripts/with-s3 $(TARGET)/release/seawall-bench sync --compare --check
 	scripts/bench-tenants $(TARGET)/release/seawall --check
 
 soak: setup ## the conformance suite again and again, then turns with short retention (SOAK_MINUTES, default 30)

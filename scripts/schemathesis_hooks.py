@@ -30,6 +30,9 @@ def before_call(context, case, kwargs):
     # random paths be removed, on this machine.
     if isinstance(case.body, dict) and case.body.get("provider") == "local":
         case.body["provider"] = "native"
+    # The server must go on: only another run of it is asked to stop.
+    if case.path == "/server/stop":
+        case.body = {"instance": "another"}
     # All calls after it would be refused.
     parameters = case.path_parameters or {}
     if parameters.get("key") == os.environ["SEAWALL_KEY_ID"]:

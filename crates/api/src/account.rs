@@ -53,6 +53,14 @@ pub struct AccountUsage {
     pub limits: Vec<LimitUse>,
 }
 
+/// A process at the local socket, as the kernel names it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct LocalPeer {
+    pub uid: u32,
+    pub pid: u32,
+}
+
 /// What a key is good for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]

@@ -9,7 +9,10 @@ pub use exec::{
     CreateTerminal, Encoding, Exec, ExecEvent, ExecResult, SendSignal, TerminalControl, TerminalEvent,
 };
 
-pub use service::{Health, HealthStatus, ProviderInfo, Reconciliation};
+pub use service::{
+    ACCOUNT_HEADER, DatabaseCheck, Health, HealthStatus, LOCAL_SOCKET, ProviderInfo, Reconciliation,
+    ServerInfo, ServerKind, ServerStatus, StopServer, SyncProgress, VolumeInfo,
+};
 
 use crate::{
     ConversationId, KeyId, SandboxId, TurnId,

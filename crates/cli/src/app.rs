@@ -1,16 +1,16 @@
-//! The composition root: everything that a command needs, wired from the settings.
+//! The parts of a server, wired from the settings: the database, the providers, the records of sandboxes.
 
 use crate::{
-    adopt,
-    claims::FileClaims,
     commands::db,
     config::{Settings, templates},
+    serving::{Ownership, epoch},
 };
 use anyhow::{Context, Result, anyhow};
 use seawall_api::SandboxId;
 use seawall_core::{
-    Providers, Sandboxes, host_paths,
-    keys::{self, Keys},
+    Providers, Sandboxes,
+    claims::HostClaims,
+    host_paths, keys,
     ports::{Claims, Provider, SystemClock, store::Stores},
     rows::RowRecords,
     templates::Templates,
@@ -20,7 +20,7 @@ use seawall_providers::{
     local::LocalProvider,
     native::{MountRoot, Mounts, NativeProvider, NativeSettings},
 };
-use seawall_stores::SqlStore;
+use seawall_stores::{Db, SqlStore};
 use std::{
     path::{Path, PathBuf},
     sync::Arc,
@@ -31,22 +31,27 @@ pub struct App {
     pub sandboxes: Sandboxes,
     pub stores: Stores,
     pub claims: Arc<dyn Claims>,
+    pub templates: Templates,
+    pub database: Db,
     /// The name of this data folder.
     pub node: String,
-    pub config: Option<PathBuf>,
-    /// Programs read the output.
-    pub json: bool,
+}
+
+impl std::fmt::Debug for App {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("App").field("data", &self.settings.data).finish_non_exhaustive()
+    }
 }
 
 impl App {
-    pub async fn open(settings: Settings, json: bool) -> Result<App> {
+    /// Opens the database and the providers of a data folder that this process owns.
+    pub async fn open(settings: Settings, owned: &Ownership) -> Result<App> {
         let data = &settings.data;
-        make_data(data).and_then(|()| check_data(data)).with_context(|| unusable(data))?;
-        let claims: Arc<dyn Claims> = Arc::new(FileClaims::open(data).with_context(|| unusable(data))?);
+        let claims: Arc<dyn Claims> = Arc::new(HostClaims::after_epoch(epoch::reserve(owned)?));
         let node = node(data).with_context(|| unusable(data))?;
-        let stores = SqlStore::new(db::open(&settings).await?).stores();
+        let database = db::open(&settings).await?;
+        let stores = SqlStore::new(database.clone()).stores();
         let records = RowRecords::new(stores.sandboxes.clone(), claims.clone(), Some(node.clone()));
-        adopt::adopt(data, &records).await?;
         let local = LocalProvider::open(data).with_context(|| unusable(data))?;
         let templates = templates(&settings.agents, data)?;
         let boxes = native_settings(&settings, &templates);
@@ -66,15 +71,7 @@ impl App {
             None => Providers::undecided(all),
         };
         let sandboxes = Sandboxes::new(providers, Arc::new(records), Arc::new(SystemClock));
-        let config = settings.file.clone();
-        Ok(App { settings, sandboxes, stores, claims, node, config, json })
-    }
-}
-
-impl App {
-    /// The keys of accounts, for commands that need no whole service.
-    pub fn keys(&self) -> Result<Keys> {
-        Ok(Keys::new(self.stores.accounts.clone(), Arc::new(SystemClock), self.secret()?))
+        Ok(App { settings, sandboxes, stores, claims, templates, database, node })
     }
 
     /// Returns the secret of the data folder that signs tokens.
@@ -82,6 +79,11 @@ impl App {
         let data = &self.settings.data;
         secret(data).with_context(|| unusable(data))
     }
+}
+
+/// Makes a data folder, and refuses one that others could change.
+pub fn prepare_data(data: &Path) -> Result<()> {
+    make_data(data).and_then(|()| check_data(data)).with_context(|| unusable(data))
 }
 
 /// What signs tokens. Made once, and readable by its user alone.
@@ -116,6 +118,16 @@ pub fn private_file(data: &Path, name: &str, body: &[u8]) -> std::io::Result<()>
         Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists => Ok(()),
         other => other,
     }
+}
+
+/// Readable by its user alone, in place of an older one.
+pub fn private_file_over(data: &Path, name: &str, body: &[u8]) -> std::io::Result<()> {
+    use std::{io::Write, os::unix::fs::OpenOptionsExt};
+    let draft = data.join(format!(".{name}-{}", std::process::id()));
+    let mut options = std::fs::File::options();
+    let mut file = options.write(true).create(true).truncate(true).mode(0o600).open(&draft)?;
+    file.write_all(body)?;
+    std::fs::rename(&draft, data.join(name))
 }
 
 /// Others get through to what is theirs and list nothing; what is in it protects itself.

@@ -2,8 +2,7 @@
 
 use crate::commands::{
     accounts::{AccountArgs, AccountsArgs},
-    bench::BenchArgs,
-    chat::{ChatArgs, RunTurnArgs},
+    chat::ChatArgs,
     conversations::{ConversationsArgs, MessagesArgs, TemplatesArgs},
     cp::CpArgs,
     create::CreateArgs,
@@ -21,6 +20,7 @@ use crate::commands::{
     rm::RmArgs,
     run::RunArgs,
     serve::ServeArgs,
+    server::ServerArgs,
     service::ReconcileArgs,
     shell::ShellArgs,
     start::StartArgs,
@@ -58,7 +58,8 @@ Keep one:
 Talk to an agent:
   seawall chat 'echo hello > greeting; ls'    a conversation: its files outlive its sandbox
 
-Through a server, here or elsewhere:
+The first command starts a server in the background, which ends when it is idle (see `seawall server`).
+Through a server elsewhere:
   export SEAWALL_URL=http://127.0.0.1:7777    every command above works through it from now on
 
 Wherever ID stands, an id, the unique beginning of one, or a name will do.";
@@ -98,6 +99,14 @@ pub struct Cli {
         help_heading = "Everywhere"
     )]
     pub key: Option<String>,
+
+    /// Act for this account, by its name or id; for operators
+    #[arg(long, global = true, value_name = "NAME", env = "SEAWALL_ACCOUNT", help_heading = "Everywhere")]
+    pub account: Option<String>,
+
+    /// No configuration file at all
+    #[arg(long, global = true, hide = true, conflicts_with = "config")]
+    pub no_config: bool,
 
     #[command(subcommand)]
     pub command: Command,
@@ -147,9 +156,6 @@ pub enum Command {
     Verify(VerifyArgs),
     /// Say something to an agent in a sandbox, and see its answer
     Chat(ChatArgs),
-    /// Run a turn that was begun, apart from its terminal
-    #[command(hide = true)]
-    RunTurn(RunTurnArgs),
     /// List the conversations, the latest first, or delete one
     Conversations(ConversationsArgs),
     /// Show what was said in a conversation
@@ -164,6 +170,8 @@ pub enum Command {
     Reconcile(ReconcileArgs),
     /// Serve the HTTP API
     Serve(ServeArgs),
+    /// Look after the server that commands start in the background
+    Server(ServerArgs),
     /// Look after the keys by which programs are known to a server
     Keys(KeysArgs),
     /// Look after the accounts of a server
@@ -181,19 +189,17 @@ pub enum Command {
         /// Which shell
         shell: Shell,
     },
-    /// Measure what is promised
-    Bench(BenchArgs),
 }
 
 impl Command {
-    /// Whether it is of this machine by nature, whatever server is named.
-    pub fn is_local(&self) -> bool {
-        matches!(self, Command::RunTurn(_) | Command::Serve(_))
-    }
-
-    /// Whether it stays, and does the work of others.
+    /// Whether it is the server itself.
     pub fn is_service(&self) -> bool {
         matches!(self, Command::Serve(_))
+    }
+
+    /// Whether it is the server that a command started.
+    pub fn is_background(&self) -> bool {
+        matches!(self, Command::Serve(args) if args.background)
     }
 
     /// Whether our exit code is that of a command in a sandbox.
@@ -259,7 +265,8 @@ mod tests {
                     0190a5d0-7c1e-7b3a-9f00-3d2c1b0a9f8e";
         let cli = Cli::try_parse_from(line.split_whitespace()).unwrap();
         let Command::Keys(keys) = cli.command else { panic!("not keys") };
-        assert!(keys.account.is_some());
+        assert!(matches!(keys.what, crate::commands::keys::KeysCommand::Create(_)));
+        assert!(cli.account.is_some());
     }
 
     #[test]

@@ -13,7 +13,10 @@ use seawall_api::{
 };
 use seawall_wire::{Guest, Process, ProcessInput, ProcessOutput};
 use std::{convert::Infallible, time::Duration};
-use tokio::io::{AsyncWrite, AsyncWriteExt};
+use tokio::{
+    io::{AsyncWrite, AsyncWriteExt},
+    time::{Instant, sleep},
+};
 
 /// How long the last word to a process may take.
 const FAREWELL: Duration = Duration::from_secs(3);
@@ -21,6 +24,10 @@ const FAREWELL: Duration = Duration::from_secs(3);
 const END_OF_TRANSMISSION: u8 = 4;
 /// How soon that key is pressed again.
 const KEY_AGAIN: Duration = Duration::from_millis(500);
+
+/// How long, and how often, an input that broke is tried again.
+const MEND_FOR: Duration = Duration::from_secs(30);
+const MEND_PAUSE: Duration = Duration::from_millis(100);
 
 /// How we are attached.
 #[derive(Debug, Clone, Copy)]
@@ -172,6 +179,7 @@ async fn tell(guest: &Guest, process: ProcessId, signal: i32) {
 /// Returns only when the way in broke.
 async fn feed(input: &ProcessInput, how: Attachment) -> anyhow::Error {
     if how.stdin {
+        let mut is_empty = true;
         let mut chunks = input::chunks();
         while let Some(chunk) = chunks.recv().await {
             let chunk = match chunk {
@@ -181,21 +189,42 @@ async fn feed(input: &ProcessInput, how: Attachment) -> anyhow::Error {
                     break;
                 }
             };
-            // What a process does not want any more the guest throws away; an error is the wire's.
-            if let Err(error) = input.write(&chunk).await {
+            is_empty = false;
+            // What a process does not want any more the guest throws away; an error is the wire's. A key that is pressed twice
+            // harms less than a terminal that ends; bytes of a file must not be written twice.
+            let written = again_if(how.tty, || input.write(&chunk)).await;
+            if let Err(error) = written {
                 return error.into();
             }
         }
         if how.tty {
             return end_terminal(input).await;
         }
-        if let Err(error) = input.close().await
+        // An input without a byte can be closed as often as it takes.
+        if let Err(error) = again_if(is_empty, || input.close()).await
             && error.kind() != ErrorKind::NotFound
         {
             return error.into();
         }
     }
     std::future::pending().await
+}
+
+/// Does something with the input of a process, again and again where that does no harm and only the wire is broken: another server
+/// takes the place of one that ends.
+async fn again_if<F>(is_harmless: bool, mut work: impl FnMut() -> F) -> seawall_wire::Result<()>
+where
+    F: Future<Output = seawall_wire::Result<()>>,
+{
+    let give_up = Instant::now() + MEND_FOR;
+    loop {
+        match work().await {
+            Err(error) if is_harmless && error.is_retryable() && Instant::now() < give_up => {
+                sleep(MEND_PAUSE).await;
+            }
+            done => return done,
+        }
+    }
 }
 
 /// A terminal has no end, only a key for it. The first may go by while the program sets its terminal up, or end no more

@@ -1,7 +1,6 @@
 //! The commands, a file each, and the way from the command line to them.
 
 pub mod accounts;
-pub mod bench;
 pub mod chat;
 pub mod completions;
 pub mod conversations;
@@ -21,6 +20,7 @@ pub mod restore;
 pub mod rm;
 pub mod run;
 pub mod serve;
+pub mod server;
 pub mod service;
 pub mod shell;
 pub mod start;
@@ -30,84 +30,82 @@ pub mod versions;
 pub mod volumes;
 
 use crate::{
-    app::App,
     args::{Cli, Command},
     config::{self, Flags},
-    exit,
-    lookup::Place,
-    output, remote, turns,
+    exit, output,
+    session::{Session, Target},
 };
 use anyhow::Result;
+use serve::Starter;
 
-/// Does what was asked; the exit code where it went well.
-pub async fn dispatch(cli: Cli) -> Result<i32> {
+/// Runs the command and returns its exit code.
+pub async fn dispatch(cli: Cli, starter: Option<Starter>) -> Result<i32> {
     let json = cli.json;
     if let Command::Completions { shell } = cli.command {
         return completions::completions(shell);
     }
-    let settings = config::load(&Flags { data: cli.data, config: cli.config })?;
-    let command = match cli.command {
-        // These two must work where nothing else does, or elsewhere.
-        Command::Doctor(args) => return doctor::doctor(&settings, &args, json).await,
-        Command::Bench(args) => return bench::bench(settings, &args, json).await,
-        Command::Db(args) => return db::db(&settings, &args, json).await,
-        command => command,
+    let flags = Flags { data: cli.data, config: cli.config, no_config: cli.no_config };
+    let settings = match (config::load(&flags), starter.is_some()) {
+        (Ok(settings), _) => settings,
+        (Err(error), true) => return serve::failed_early(starter, error),
+        (Err(error), false) => return Err(error),
     };
-    // A variable that is set to nothing is as good as not set.
-    if let Some(url) = cli.server.filter(|url| !url.trim().is_empty())
-        && !command.is_local()
-    {
-        return remote::dispatch(&url, cli.key, settings, json, command).await;
-    }
-    let app = App::open(settings, json).await?;
-    if !command.is_local() {
-        turns::take_up(&app).await?;
-    }
-    let done = on(&app, command).await;
-    app.sandboxes.flush().await;
+    let command = match (cli.command, starter) {
+        (Command::Serve(_), Some(starter)) => return serve::background(settings, starter).await,
+        (Command::Serve(args), None) => return serve::serve(settings, &args).await,
+        (Command::Server(args), _) => return server::server(&settings, &args, json).await,
+        // The doctor must work where nothing else does.
+        (Command::Doctor(args), _) => return doctor::doctor(&settings, &args, json).await,
+        (Command::Db(args), _) if args.is_offline() => return db::offline(&settings, &args, json).await,
+        (command, _) => command,
+    };
+    let target = Target { url: cli.server, key: cli.key, account: cli.account };
+    let session = Session::open(target, settings, json).await?;
+    let done = on(&session, command).await.map_err(|error| session.explained(error));
+    session.finish().await;
     done
 }
 
-async fn on(app: &App, command: Command) -> Result<i32> {
+async fn on(session: &Session, command: Command) -> Result<i32> {
     match command {
-        Command::Run(args) => run::run(app, &args).await,
-        Command::Serve(args) => serve::serve(app, &args).await,
-        Command::Create(args) => create::create(app, &args).await,
-        Command::Start(args) => start::start(app, &args).await,
-        Command::Ls(args) => ls::ls(app, &args).await,
-        Command::Exec(args) => exec::exec(app, &args).await,
-        Command::Shell(args) => shell::shell(app, &args).await,
-        Command::Cp(args) => cp::cp(app, &args).await,
-        Command::Logs(args) => logs::logs(app, &args).await,
-        Command::Kill(args) => kill::kill(app, &args).await,
-        Command::Stop(args) => stop::stop(app, &args).await,
-        Command::Rm(args) => rm::rm(app, &args).await,
-        Command::Volumes(args) => volumes::volumes(app, &args).await,
-        Command::Inspect(args) => inspect::inspect(app, &args).await,
-        Command::Forward(args) => forward::forward(app, &args).await,
-        Command::Sync(args) => sync::sync(app, &args).await,
-        Command::Versions(args) => versions::versions(app, &args).await,
-        Command::Diff(args) => versions::diff(app, &args).await,
-        Command::Restore(args) => restore::restore(app, &args).await,
-        Command::Prune(args) => versions::prune(app, &args).await,
-        Command::Verify(args) => versions::verify(app, &args).await,
-        Command::Chat(args) => chat::chat(app, &args).await,
-        Command::RunTurn(args) => chat::run_turn(app, &args).await,
-        Command::Conversations(args) => conversations::conversations(app, &args).await,
-        Command::Messages(args) => conversations::messages(app, &args).await,
-        Command::Hooks(args) => hooks::hooks(app, &args).await,
-        Command::Templates(args) => conversations::templates(app, &args).await,
-        Command::Keys(args) => keys::keys(app, &args).await,
-        Command::Accounts(args) => accounts::accounts(app, &args).await,
-        Command::Account(args) => accounts::account(app, &args).await,
-        Command::Providers | Command::Reconcile(_) => Err(service::needs_server()),
-        Command::Doctor(_) | Command::Bench(_) | Command::Db(_) | Command::Completions { .. } => Ok(0),
+        Command::Run(args) => run::run(session, &args).await,
+        Command::Create(args) => create::create(session, &args).await,
+        Command::Start(args) => start::start(session, &args).await,
+        Command::Ls(args) => ls::ls(session, &args).await,
+        Command::Exec(args) => exec::exec(session, &args).await,
+        Command::Shell(args) => shell::shell(session, &args).await,
+        Command::Cp(args) => cp::cp(session, &args).await,
+        Command::Logs(args) => logs::logs(session, &args).await,
+        Command::Kill(args) => kill::kill(session, &args).await,
+        Command::Stop(args) => stop::stop(session, &args).await,
+        Command::Rm(args) => rm::rm(session, &args).await,
+        Command::Volumes(args) => volumes::volumes(session, &args).await,
+        Command::Inspect(args) => inspect::inspect(session, &args).await,
+        Command::Forward(args) => forward::forward(session, &args).await,
+        Command::Sync(args) => sync::sync(session, &args).await,
+        Command::Versions(args) => versions::versions(session, &args).await,
+        Command::Diff(args) => versions::diff(session, &args).await,
+        Command::Restore(args) => restore::restore(session, &args).await,
+        Command::Prune(args) => versions::prune(session, &args).await,
+        Command::Verify(args) => versions::verify(session, &args).await,
+        Command::Chat(args) => chat::chat(session, &args).await,
+        Command::Conversations(args) => conversations::conversations(session, &args).await,
+        Command::Messages(args) => conversations::messages(session, &args).await,
+        Command::Hooks(args) => hooks::hooks(session, &args).await,
+        Command::Templates(args) => conversations::templates(session, &args).await,
+        Command::Providers => service::providers(session).await,
+        Command::Reconcile(args) => service::reconcile(session, &args).await,
+        Command::Keys(args) => keys::keys(session, &args).await,
+        Command::Accounts(args) => accounts::accounts(session, &args).await,
+        Command::Account(args) => accounts::account(session, &args).await,
+        Command::Db(args) => db::db(session, &args).await,
+        Command::Serve(_) | Command::Server(_) | Command::Doctor(_) | Command::Completions { .. } => Ok(0),
     }
 }
 
-/// Does all of them, also after one failed; each failure is told, and any makes the code 1.
+/// Does all of them, also after one failed; each failure is reported, and any makes the code 1.
 pub async fn each(
-    app: &dyn Place,
+    session: &Session,
     references: &[String],
     work: impl AsyncFn(&str) -> Result<()>,
 ) -> Result<i32> {
@@ -117,7 +115,7 @@ pub async fn each(
             if error.is::<output::Closed>() {
                 return Err(error);
             }
-            exit::report(&error, app.json());
+            exit::report(&session.explained(error), session.json);
             code = exit::FAILED;
         }
     }

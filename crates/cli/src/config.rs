@@ -86,6 +86,8 @@ pub struct Settings {
     pub data: PathBuf,
     /// The provider of sandboxes that name none. `None` lets the server choose.
     pub provider: Option<String>,
+    /// Whether commands start a server in the background.
+    pub background: Background,
     pub exec_timeout: Option<Duration>,
     pub output_limit: Option<u64>,
     pub stop_grace: Duration,
@@ -106,11 +108,21 @@ pub struct Settings {
     pub file: Option<PathBuf>,
 }
 
+/// The place of a command's server if none runs yet.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Background {
+    /// In the background.
+    Auto,
+    /// In the process of the command.
+    Never,
+}
+
 impl Default for Settings {
     fn default() -> Self {
         Settings {
             data: PathBuf::from("/var/lib/seawall"),
             provider: None,
+            background: Background::Auto,
             exec_timeout: None,
             output_limit: None,
             stop_grace: Duration::from_secs(5),
@@ -141,10 +153,20 @@ impl Settings {
 pub struct Flags {
     pub data: Option<PathBuf>,
     pub config: Option<PathBuf>,
+    /// No file is read.
+    pub no_config: bool,
+}
+
+impl Flags {
+    /// Flags from the environment alone, for a request for completions.
+    pub fn of_environment() -> Flags {
+        let path = |name: &str| std::env::var_os(name).map(PathBuf::from);
+        Flags { data: path("SEAWALL_DATA"), config: path("SEAWALL_CONFIG"), no_config: false }
+    }
 }
 
 /// The surroundings, so that tests can have their own.
-pub struct Surroundings<'a> {
+pub(crate) struct Surroundings<'a> {
     pub var: &'a dyn Fn(&str) -> Option<OsString>,
     pub current_dir: PathBuf,
     pub root: bool,
@@ -152,7 +174,7 @@ pub struct Surroundings<'a> {
 
 /// The settings, and what was wrong with them but could be mended.
 #[derive(Debug)]
-pub struct Loaded {
+pub(crate) struct Loaded {
     pub settings: Settings,
     pub warnings: Vec<String>,
 }
@@ -171,9 +193,9 @@ pub fn load(flags: &Flags) -> Result<Settings> {
     Ok(loaded.settings)
 }
 
-pub fn load_from(flags: &Flags, around: &Surroundings<'_>) -> Result<Loaded> {
+pub(crate) fn load_from(flags: &Flags, around: &Surroundings<'_>) -> Result<Loaded> {
     let mut layers = Layers { data: None, settings: Settings::default(), warnings: Vec::new() };
-    if let Some(file) = find_file(flags, around)? {
+    if let Some(file) = find_file(flags, around)?.filter(|_| !flags.no_config) {
         let text =
             std::fs::read_to_string(&file).with_context(|| format!("cannot read {}", file.display()))?;
         layers.file(&file, &text, around)?;

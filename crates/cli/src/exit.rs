@@ -2,7 +2,7 @@
 //! executed), 127 (not found), 128 + signal; 1 where no command was to be run, 2 for bad usage.
 
 use crate::{output, signals::SIGPIPE};
-use seawall_api::ErrorKind;
+use seawall_api::{ErrorKind, http::Problem};
 
 pub const FAILED: i32 = 1;
 pub const USAGE: i32 = 2;
@@ -86,16 +86,27 @@ pub fn report(error: &anyhow::Error, json: bool) {
         return;
     }
     if json {
-        let kind = match kind_of(error) {
-            Some(kind) => kind.as_str(),
-            None if error.is::<Usage>() => ErrorKind::Invalid.as_str(),
-            None => ErrorKind::Internal.as_str(),
-        };
-        let report = serde_json::json!({ "error": { "kind": kind, "message": message_of(error) } });
-        output::error_json(&report);
+        output::error_json(&problem(error));
     } else {
         output::note(message_of(error));
     }
+}
+
+/// Converts an error of any origin into a problem of the API (RFC 9457).
+fn problem(error: &anyhow::Error) -> serde_json::Value {
+    let answered = error.chain().find_map(|cause| cause.downcast_ref::<seawall_client::Error>());
+    if let Some(answered) = answered {
+        let problem = Problem { detail: message_of(error), ..(*answered.problem).clone() };
+        return serde_json::to_value(problem).unwrap_or_default();
+    }
+    let kind = match kind_of(error) {
+        Some(kind) => kind,
+        None if error.is::<Usage>() => ErrorKind::Invalid,
+        None => ErrorKind::Internal,
+    };
+    let mut shown = seawall_client::Error::new(kind, message_of(error)).problem;
+    shown.title = "Not done".to_owned();
+    serde_json::to_value(shown).unwrap_or_default()
 }
 
 #[cfg(test)]

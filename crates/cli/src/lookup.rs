@@ -1,67 +1,8 @@
-//! From what a user wrote to the sandbox or the process that was meant.
+//! Finds the process of a sandbox that a reference means.
 
-use crate::{app::App, config::Settings};
 use anyhow::{Result, anyhow};
-use async_trait::async_trait;
-use seawall_api::{ErrorKind, exec::ProcessInfo, sandbox::SandboxInfo};
+use seawall_api::exec::ProcessInfo;
 use seawall_core::Error;
-use seawall_wire::Guest;
-
-/// Where sandboxes are: in the data folder of this machine, or behind a server.
-#[async_trait(?Send)]
-pub trait Place {
-    /// Programs read the output.
-    fn json(&self) -> bool;
-
-    fn settings(&self) -> &Settings;
-
-    /// See [`guest`].
-    async fn guest(&self, reference: &str) -> Result<(SandboxInfo, Guest)>;
-}
-
-#[async_trait(?Send)]
-impl Place for App {
-    fn json(&self) -> bool {
-        self.json
-    }
-
-    fn settings(&self) -> &Settings {
-        &self.settings
-    }
-
-    async fn guest(&self, reference: &str) -> Result<(SandboxInfo, Guest)> {
-        local_guest(self, reference).await
-    }
-}
-
-/// By id, unique beginning of an id, or name.
-pub async fn sandbox(app: &App, reference: &str) -> Result<SandboxInfo> {
-    app.sandboxes.find(reference).await.map_err(|error| match error.kind() {
-        ErrorKind::NotFound => {
-            let message = format!("there is no sandbox `{reference}`: `seawall ls` shows those there are");
-            Error::not_found(message).into()
-        }
-        _ => error.into(),
-    })
-}
-
-/// The guest of a sandbox that runs. A server starts one that does not.
-pub async fn guest(place: &dyn Place, reference: &str) -> Result<(SandboxInfo, Guest)> {
-    place.guest(reference).await
-}
-
-async fn local_guest(app: &App, reference: &str) -> Result<(SandboxInfo, Guest)> {
-    let info = sandbox(app, reference).await?;
-    let guest = app.sandboxes.guest(info.id).await.map_err(|error| match error.kind() {
-        ErrorKind::Stopped => {
-            let message =
-                format!("sandbox `{reference}` does not run: start it with `seawall start {}`", info.id);
-            anyhow::Error::from(Error::new(ErrorKind::Stopped, message))
-        }
-        _ => error.into(),
-    })?;
-    Ok((info, guest))
-}
 
 /// By id, tag, pid or unique beginning of an id; the latest one where none is named.
 pub fn process<'a>(processes: &'a [ProcessInfo], reference: Option<&str>) -> Result<&'a ProcessInfo> {

@@ -5,10 +5,10 @@
 
 mod escape;
 
-pub use escape::{Screen, printable};
+pub use escape::{Screen, printable, printable_log};
 
 use anyhow::Result;
-use escape::{printable_json, printable_lines, printable_log};
+use escape::{printable_json, printable_lines};
 use serde::Serialize;
 use std::{
     fmt::Display,

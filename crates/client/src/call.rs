@@ -1,6 +1,6 @@
 //! One call: how it is asked, how often, and how its answer is read.
 
-use crate::{Client, Error, Result};
+use crate::{Client, Error, LocalServer, Result, local};
 use bytes::Bytes;
 use reqwest::{
     Method, RequestBuilder, Response, StatusCode, Url,
@@ -9,9 +9,11 @@ use reqwest::{
 use seawall_api::{ErrorKind, ProcessId};
 use serde::{Serialize, de::DeserializeOwned};
 use std::{fmt::Display, time::Duration};
-use tokio::time::sleep;
+use tokio::time::{Instant, sleep};
 
 const IDEMPOTENCY_KEY: &str = "idempotency-key";
+/// The code of a keyed call whose first try was cut off.
+const UNKNOWN: &str = "idempotency_unknown";
 
 /// So often a call is tried, and so long is the first pause.
 const TRIES: u32 = 3;
@@ -20,6 +22,8 @@ const PAUSE: Duration = Duration::from_millis(150);
 const LONGEST_PAUSE: Duration = Duration::from_secs(30);
 /// So often a call of ours that still runs, since its connection broke, is asked for.
 const RUNNING_TRIES: u32 = 300;
+/// How long one try may start servers that end at once.
+const START_PATIENCE: Duration = Duration::from_secs(30);
 /// Of an answer that tells of an error.
 const MAX_REFUSAL: usize = 64 << 10;
 
@@ -46,6 +50,8 @@ pub(crate) struct Call {
     headers: HeaderMap,
     body: Option<Bytes>,
     repeat: Repeat,
+    /// Doing it twice is doing it once, so it is made anew where the outcome of the first is unknown.
+    idempotent: bool,
     /// It cannot be made.
     wrong: Option<Error>,
 }
@@ -55,6 +61,8 @@ pub(crate) struct Call {
 struct Failed {
     error: Error,
     again: Again,
+    /// No server listens at the local socket.
+    absent: bool,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -75,13 +83,28 @@ enum Again {
 
 impl Call {
     pub fn new(client: Client, method: Method, url: Url, repeat: Repeat) -> Call {
-        Call { client, method, url, headers: HeaderMap::new(), body: None, repeat, wrong: None }
+        Call {
+            client,
+            method,
+            url,
+            headers: HeaderMap::new(),
+            body: None,
+            repeat,
+            idempotent: false,
+            wrong: None,
+        }
     }
 
     /// Made once: every try has the same.
     pub fn with_own_key(self) -> Call {
         self.repeat(Repeat::Keyed)
             .header(HeaderName::from_static(IDEMPOTENCY_KEY), &ProcessId::generate().to_string())
+    }
+
+    /// Doing it twice is doing it once, whatever became of the first.
+    pub fn idempotent(mut self) -> Call {
+        self.idempotent = true;
+        self
     }
 
     pub fn repeat(mut self, repeat: Repeat) -> Call {
@@ -143,7 +166,17 @@ impl Call {
         self.whole().await.map(drop)
     }
 
-    async fn whole(&self) -> Result<Bytes> {
+    async fn whole(self) -> Result<Bytes> {
+        match self.tried_whole().await {
+            // The server was killed in the midst of it.
+            Err(error) if self.idempotent && error.code() == UNKNOWN => {
+                self.with_own_key().tried_whole().await
+            }
+            done => done,
+        }
+    }
+
+    async fn tried_whole(&self) -> Result<Bytes> {
         let mut tries = Tries::new(self.repeat);
         loop {
             match self.try_whole().await {
@@ -189,13 +222,24 @@ impl Call {
         }
     }
 
+    /// One try. A server that does not run is started first.
     async fn try_head(&self) -> Result<Response, Failed> {
-        self.head_of(self.request()).await
+        let begun = Instant::now();
+        loop {
+            let failed = match self.head_of(self.request()).await {
+                Err(failed) if failed.absent && begun.elapsed() < START_PATIENCE => failed,
+                done => return done,
+            };
+            let Some(starter) = self.client.local_server().and_then(LocalServer::starter) else {
+                return Err(failed);
+            };
+            starter.start().await.map_err(|error| Failed { error, again: Again::No, absent: false })?;
+        }
     }
 
     async fn head_of(&self, request: RequestBuilder) -> Result<Response, Failed> {
         if let Some(error) = &self.wrong {
-            return Err(Failed { error: error.clone(), again: Again::No });
+            return Err(Failed { error: error.clone(), again: Again::No, absent: false });
         }
         let response = request.send().await.map_err(|error| self.broken(&error))?;
         match response.status() {
@@ -209,7 +253,13 @@ impl Call {
             true => Again::No,
             false => Again::Broken { seen: !error.is_connect() },
         };
-        Failed { error: Error::broken(self.client.base(), error), again }
+        let Some(local) = self.client.local_server() else {
+            return Failed { error: Error::broken(self.client.base(), error), again, absent: false };
+        };
+        let absent = error.is_connect() && local::is_absent(error);
+        let forbidden = error.is_connect() && local::is_forbidden(error);
+        let again = if forbidden { Again::No } else { again };
+        Failed { error: Error::local(local, error, absent, forbidden), again, absent }
     }
 }
 
@@ -240,7 +290,7 @@ async fn refused(mut response: Response) -> Failed {
         }
         _ => Again::No,
     };
-    Failed { error, again }
+    Failed { error, again, absent: false }
 }
 
 fn seconds(value: &HeaderValue) -> Option<Duration> {

@@ -1,16 +1,16 @@
 //! The client itself: where the server is, and who asks.
 
 use crate::{
-    Error, Result,
+    Error, LocalServer, Result,
     call::{Call, Repeat},
 };
 use reqwest::{
     Method, Url,
-    header::{AUTHORIZATION, HeaderMap, HeaderValue},
+    header::{AUTHORIZATION, HeaderMap, HeaderName, HeaderValue},
     redirect::Policy,
 };
-use seawall_api::ErrorKind;
-use std::{fmt, net::IpAddr, sync::Arc, time::Duration};
+use seawall_api::{ErrorKind, http::ACCOUNT_HEADER};
+use std::{fmt, net::IpAddr, os::fd::OwnedFd, sync::Arc, time::Duration};
 
 const CONNECT: Duration = Duration::from_secs(10);
 
@@ -23,6 +23,35 @@ pub struct Client {
 struct Inner {
     http: reqwest::Client,
     base: Url,
+    local: Option<Local>,
+}
+
+/// The socket that a client connects to in place of an address.
+struct Local {
+    server: LocalServer,
+    /// Keeps the path of the socket valid.
+    _folder: OwnedFd,
+}
+
+/// The credentials that a client sends with every request.
+#[derive(Clone, Default)]
+pub struct Credentials {
+    pub key: Option<String>,
+    /// The account that an operator acts for, by its name or id.
+    pub account: Option<String>,
+}
+
+impl From<Option<String>> for Credentials {
+    fn from(key: Option<String>) -> Credentials {
+        Credentials { key, account: None }
+    }
+}
+
+impl fmt::Debug for Credentials {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        // Not the key.
+        f.debug_struct("Credentials").field("account", &self.account).finish_non_exhaustive()
+    }
 }
 
 impl fmt::Debug for Client {
@@ -49,20 +78,17 @@ impl Page {
 
 impl Client {
     /// `url` is the server's address, e.g. `http://127.0.0.1:7777`; it may have a path where a proxy wants one.
-    pub fn new(url: &str, key: Option<String>) -> Result<Client> {
-        let base = address(url)?;
-        let mut headers = HeaderMap::new();
-        if let Some(key) = key {
-            let bearer = HeaderValue::from_str(&format!("Bearer {}", key.trim()));
-            let mut bearer = bearer.map_err(|_| {
-                Error::new(
-                    ErrorKind::Invalid,
-                    "the key has characters that no key has: was all of it copied?",
-                )
-            })?;
-            bearer.set_sensitive(true);
-            headers.insert(AUTHORIZATION, bearer);
-        }
+    pub fn new(url: &str, credentials: impl Into<Credentials>) -> Result<Client> {
+        Client::build(address(url)?, &credentials.into(), None)
+    }
+
+    /// A client of the server of a data folder on this machine, through its socket.
+    pub fn local(server: LocalServer, credentials: impl Into<Credentials>) -> Result<Client> {
+        Client::build(address("http://localhost")?, &credentials.into(), Some(server))
+    }
+
+    fn build(base: Url, credentials: &Credentials, local: Option<LocalServer>) -> Result<Client> {
+        let headers = headers(credentials)?;
         let mut builder = reqwest::Client::builder()
             .default_headers(headers)
             .user_agent(concat!("seawall/", env!("CARGO_PKG_VERSION")))
@@ -79,6 +105,12 @@ impl Client {
         if is_local(&base) {
             builder = builder.no_proxy();
         }
+        let mut socket = None;
+        if let Some(server) = local {
+            let (folder, path) = server.open()?;
+            builder = builder.unix_socket(path);
+            socket = Some(Local { server, _folder: folder });
+        }
         let http = builder.build().map_err(|error| {
             let cause = crate::error::root(&error);
             Error::new(
@@ -86,7 +118,7 @@ impl Client {
                 format!("the HTTP client cannot be set up ({cause}): is ca-certificates installed?"),
             )
         })?;
-        Ok(Client { inner: Arc::new(Inner { http, base }) })
+        Ok(Client { inner: Arc::new(Inner { http, base, local: socket }) })
     }
 
     /// The server's address.
@@ -96,6 +128,11 @@ impl Client {
 
     pub(crate) fn http(&self) -> &reqwest::Client {
         &self.inner.http
+    }
+
+    /// The socket that the client connects to, if it is one.
+    pub(crate) fn local_server(&self) -> Option<&LocalServer> {
+        self.inner.local.as_ref().map(|local| &local.server)
     }
 
     pub(crate) fn base(&self) -> &Url {
@@ -123,6 +160,24 @@ impl Client {
     pub(crate) fn post(&self, path: &[&str]) -> Call {
         self.change(Method::POST, path)
     }
+}
+
+fn headers(credentials: &Credentials) -> Result<HeaderMap> {
+    let mut headers = HeaderMap::new();
+    if let Some(key) = &credentials.key {
+        let mut bearer = HeaderValue::from_str(&format!("Bearer {}", key.trim())).map_err(|_| {
+            Error::new(ErrorKind::Invalid, "the key has characters that no key has: was all of it copied?")
+        })?;
+        bearer.set_sensitive(true);
+        headers.insert(AUTHORIZATION, bearer);
+    }
+    if let Some(account) = &credentials.account {
+        let named = HeaderValue::from_bytes(account.as_bytes()).map_err(|_| {
+            Error::new(ErrorKind::Invalid, format!("`{account}` cannot be the name of an account"))
+        })?;
+        headers.insert(HeaderName::from_static(ACCOUNT_HEADER), named);
+    }
+    Ok(headers)
 }
 
 fn address(url: &str) -> Result<Url> {
@@ -191,8 +246,8 @@ mod tests {
 
     #[test]
     fn the_key_is_shown_nowhere() {
-        let client = Client::new("http://host", Some("sw_secret".into())).unwrap();
+        let client = Client::new("http://host", Some("sw_secret".to_owned())).unwrap();
         assert!(!format!("{client:?} {:?}", client.get(&["health"])).contains("secret"));
-        assert!(Client::new("http://host", Some("with\nline".into())).is_err());
+        assert!(Client::new("http://host", Some("with\nline".to_owned())).is_err());
     }
 }

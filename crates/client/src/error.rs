@@ -1,5 +1,6 @@
 //! What can go wrong with a call: the server said so, or nothing could be heard of it.
 
+use crate::LocalServer;
 use reqwest::{StatusCode, Url};
 use seawall_api::{ErrorKind, http::Problem};
 use std::{error::Error as StdError, fmt};
@@ -93,6 +94,29 @@ impl Error {
             )
         } else {
             format!("the connection to {server} broke before the answer was whole ({cause})")
+        };
+        Error::new(ErrorKind::Unavailable, detail)
+    }
+
+    /// The socket of a server on this machine could not be used.
+    pub(crate) fn local(
+        server: &LocalServer,
+        error: &reqwest::Error,
+        absent: bool,
+        forbidden: bool,
+    ) -> Error {
+        let (cause, data) = (root(error), server.data().display());
+        if forbidden {
+            let detail = format!(
+                "the server of {data} cannot be reached ({cause}): its socket is for its own user and root. As another user, or                  inside a sandbox, use --server with a key"
+            );
+            return Error::new(ErrorKind::Denied, detail);
+        }
+        let detail = match absent {
+            true => format!("no server runs on {data}: `seawall serve` starts one"),
+            false => {
+                format!("the connection to the server of {data} broke before the answer was whole ({cause})")
+            }
         };
         Error::new(ErrorKind::Unavailable, detail)
     }

@@ -11,8 +11,10 @@ mod conversations;
 mod error;
 mod events;
 mod files;
+mod local;
 mod processes;
 mod sandboxes;
+mod server;
 pub mod sse;
 mod terminals;
 mod wire;
@@ -23,11 +25,12 @@ mod ws;
 mod testing;
 
 pub use {
-    client::{Client, Page, is_on_this_machine},
+    client::{Client, Credentials, Page, is_on_this_machine},
     conversations::{ListConversations, TurnRequest},
     error::{Error, Result},
     events::{Events, ExecEvents, Streamed, TurnEvents},
     files::{Content, ContentHead, ListFiles, ReadContent, Source, WriteContent},
+    local::{LocalServer, Starter},
     processes::OutputAsk,
     sandboxes::{EndSandbox, ListSandboxes},
     terminals::{Shown, Terminal},

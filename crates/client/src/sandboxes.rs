@@ -50,7 +50,9 @@ impl Client {
 
     /// Mind `start` of the request: its default in Rust is not to.
     pub async fn create_sandbox(&self, new: &CreateSandbox) -> Result<Sandbox> {
-        self.post(&["sandboxes"]).json(new).answer().await
+        let call = self.post(&["sandboxes"]).json(new);
+        // With an id of the caller's own, twice is once.
+        if new.id.is_some() { call.idempotent().answer().await } else { call.answer().await }
     }
 
     pub async fn sandbox(&self, id: SandboxId) -> Result<Sandbox> {
@@ -65,7 +67,7 @@ impl Client {
 
     /// Removes it for good. Ending one that has ended is fine.
     pub async fn end_sandbox(&self, id: SandboxId, end: &EndSandbox) -> Result<Sandbox> {
-        let call = self.change(Method::DELETE, &["sandboxes", &id.to_string()]);
+        let call = self.change(Method::DELETE, &["sandboxes", &id.to_string()]).idempotent();
         let volumes = end.delete_volumes.map(|delete| if delete { "delete" } else { "keep" });
         let versions = end.delete_versions.then_some("delete");
         let call = call.query("sync", end.sync).query("force", end.force).maybe("volumes", volumes);
@@ -73,11 +75,11 @@ impl Client {
     }
 
     pub async fn start_sandbox(&self, id: SandboxId) -> Result<Sandbox> {
-        self.post(&["sandboxes", &id.to_string(), "start"]).answer().await
+        self.post(&["sandboxes", &id.to_string(), "start"]).idempotent().answer().await
     }
 
     pub async fn stop_sandbox(&self, id: SandboxId, stop: &StopSandbox) -> Result<Sandbox> {
-        self.post(&["sandboxes", &id.to_string(), "stop"]).json(stop).answer().await
+        self.post(&["sandboxes", &id.to_string(), "stop"]).json(stop).idempotent().answer().await
     }
 
     pub async fn metrics(&self, id: SandboxId) -> Result<SandboxMetrics> {

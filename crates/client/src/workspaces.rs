@@ -4,14 +4,19 @@ use crate::{Client, Result};
 use reqwest::Method;
 use seawall_api::{
     SandboxId,
-    http::{DroppedVersions, List, PruneVersions, RestoreVersion, SyncFiles, Version},
+    http::{DroppedVersions, List, PruneVersions, RestoreVersion, SyncFiles, SyncProgress, Version},
 };
 use serde_json::Value;
 
 impl Client {
     /// Brings the files and their bucket to the same version. What was done, or with `dry_run` what would be.
     pub async fn sync(&self, id: SandboxId, sync: &SyncFiles) -> Result<Value> {
-        self.post(&["sandboxes", &id.to_string(), "sync"]).json(sync).answer().await
+        self.post(&["sandboxes", &id.to_string(), "sync"]).json(sync).idempotent().answer().await
+    }
+
+    /// How far the sync or restore is that runs now.
+    pub async fn sync_progress(&self, id: SandboxId) -> Result<SyncProgress> {
+        self.get(&["sandboxes", &id.to_string(), "progress"]).answer().await
     }
 
     /// Also of a sandbox that is gone.
@@ -28,6 +33,11 @@ impl Client {
     /// Drops old versions. Also of a sandbox that is gone.
     pub async fn prune_versions(&self, id: SandboxId, prune: &PruneVersions) -> Result<DroppedVersions> {
         self.post(&["sandboxes", &id.to_string(), "versions", "prune"]).json(prune).answer().await
+    }
+
+    /// Reads every version again and reports the damage.
+    pub async fn verify_versions(&self, id: SandboxId) -> Result<Value> {
+        self.post(&["sandboxes", &id.to_string(), "versions", "verify"]).idempotent().answer().await
     }
 
     /// What changed from one version to another, or to the newest.

@@ -3,6 +3,10 @@
 //! A driver knows one program. It says how to start it ([`Driver::command`]), and its [`Parser`] turns output into
 //! events. Parsers keep nothing that the stored events do not tell, so that whoever takes a turn up again after a
 //! crash goes on exactly: it replays the events ([`Parser::replay`]) and feeds what follows the stored offset.
+//!
+//! An agent's own sessions are stored below [`AGENT_HOME`], so they return with the workspace. A turn continues the
+//! session of the newest turn with the same template if its file exists. A session's name is a box's input, so it may
+//! contain only letters, digits and `-`.
 
 mod claude;
 mod codex;

@@ -19,7 +19,7 @@ use hmac::{Hmac, KeyInit, Mac};
 use jiff::{SignedDuration, Timestamp};
 use seawall_api::{
     AccountId, ErrorKind, KeyId, SandboxId,
-    account::{ApiKey, KeyScope},
+    account::{ApiKey, KeyScope, LocalPeer},
     http::{CreateKey, NewKey},
 };
 use sha2::{Digest, Sha256};
@@ -42,15 +42,55 @@ const MOST_BELIEVED: usize = 10_000;
 /// Keys of an account. Those that are over stay in its list for a day at least, and make room after that.
 const LIMITS: KeyLimits = KeyLimits { live: 100, all: 1000, keep_over: Duration::from_secs(24 * 3600) };
 
-/// Who asks.
+/// The caller of a request, with the account that it acts for and its scopes there.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Identity {
     pub account: AccountId,
-    pub key: KeyId,
+    pub caller: Caller,
     pub scopes: BTreeSet<KeyScope>,
+    /// The operator acts for `account`, which is not its own.
+    pub is_delegated: bool,
+}
+
+/// The key or the process that identifies a caller.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Caller {
+    Key(KeyId),
+    /// A process at the local socket. It has no key.
+    Peer(LocalPeer),
 }
 
 impl Identity {
+    pub fn of_key(account: AccountId, key: KeyId, scopes: BTreeSet<KeyScope>) -> Identity {
+        Identity { account, caller: Caller::Key(key), scopes, is_delegated: false }
+    }
+
+    /// The operator at the local socket: a process of the server's user, or of root.
+    pub fn of_peer(peer: LocalPeer) -> Identity {
+        Identity {
+            account: AccountId::LOCAL,
+            caller: Caller::Peer(peer),
+            scopes: BTreeSet::from([KeyScope::Admin]),
+            is_delegated: false,
+        }
+    }
+
+    /// Whether the caller may see to the server and to other accounts: an admin of the account `local`, acting for itself.
+    pub fn is_operator(&self) -> bool {
+        self.account == AccountId::LOCAL && self.may(KeyScope::Admin) && !self.is_delegated
+    }
+
+    /// Whether the caller is the server's own user on this machine, who can run any process there.
+    pub fn is_host_user(&self) -> bool {
+        matches!(self.caller, Caller::Peer(_)) && self.is_operator()
+    }
+
+    /// The same caller, acting for another account with all rights there.
+    pub fn acting_for(&self, account: AccountId) -> Identity {
+        let is_delegated = account != self.account;
+        Identity { account, is_delegated, scopes: BTreeSet::from([KeyScope::Admin]), ..self.clone() }
+    }
+
     /// Each scope has those below it: admin may run, and run may read.
     pub fn may(&self, scope: KeyScope) -> bool {
         self.scopes.iter().any(|has| *has >= scope)
@@ -130,7 +170,7 @@ impl Keys {
         }
         self.check_account(key.account_id).await?;
         self.note_use(&hash, &key, now);
-        Ok(Identity { account: key.account_id, key: key.id, scopes: key.scopes })
+        Ok(Identity::of_key(key.account_id, key.id, key.scopes))
     }
 
     /// The latest time that the clock has shown: one that steps back makes no revoked key good again.
@@ -242,10 +282,13 @@ impl Keys {
 
     /// Tells when a key is not good any more, for as long as what came of it is open. Revocations that another process made
     /// count within a second, and so does a key's end.
-    pub fn watch(&self, identity: &Identity) -> KeyWatch {
+    /// `None` where the caller has no key.
+    pub fn watch(&self, identity: &Identity) -> Option<KeyWatch> {
+        let Caller::Key(key) = identity.caller else { return None };
+        let account = if identity.is_delegated { AccountId::LOCAL } else { identity.account };
         let believed = self.believed.clone();
         let forget = move |key: KeyId| forget_key(&believed, key);
-        self.watched.watch(identity, &self.accounts, &self.clock, forget)
+        Some(self.watched.watch(key, account, &self.accounts, &self.clock, forget))
     }
 
     async fn find(&self, account: AccountId, key: KeyId) -> Result<ApiKey> {

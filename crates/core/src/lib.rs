@@ -3,10 +3,14 @@
 //! [`Sandboxes`] is the one service that the CLI and the server call; [`ports`] are the traits it
 //! needs; [`lifecycle`] is its state machine, a pure function. Nearly all behaviour is tested here,
 //! with the fakes of `testing` and paused time.
+//!
+//! Durations use clocks that no operator can set: `tokio::time::Instant` within a process, the database's clock
+//! between processes, the boot id between boots. The times of a conversation's messages only grow.
 
 pub mod accounts;
 pub mod agents;
 pub mod budget;
+pub mod claims;
 pub mod delivery;
 pub mod error;
 pub mod exec;
@@ -43,6 +47,6 @@ pub use error::{Error, Result};
 pub use exec::{ExecOutput, ExecRequest};
 pub use providers::Providers;
 pub use sandboxes::{NewSandbox, Sandboxes};
-pub use services::{ServiceParts, Services};
+pub use services::{Activity, ServiceParts, Services};
 pub use turns::Turns;
 pub use workspaces::Workspaces;

@@ -9,6 +9,7 @@ pub mod store;
 pub use clock::{Clock, SystemClock};
 pub use provider::{
     AccountTotals, AccountUse, BoxEvent, BoxEvents, BoxInfo, BoxState, BoxUsage, Capabilities, LimitKinds,
-    Provider, ToBox, VolumeInfo, Volumes,
+    Provider, ToBox, Volumes,
 };
 pub use records::{Claim, Claims, Durable, Record, RecordHead, Records};
+pub use seawall_api::http::VolumeInfo;

@@ -1,21 +1,12 @@
 //! One after the other, sandbox by sandbox.
 
-use crate::Result;
 use seawall_api::SandboxId;
 use std::{
     collections::HashMap,
     fmt,
     sync::{Arc, Mutex, PoisonError, Weak},
-    time::Duration,
 };
-use tokio::{
-    sync::{Mutex as Queue, OwnedMutexGuard},
-    time::sleep,
-};
-
-/// How soon, and at the latest, a lock that another process has is tried again.
-const FIRST_PAUSE: Duration = Duration::from_millis(1);
-const LONGEST_PAUSE: Duration = Duration::from_millis(50);
+use tokio::sync::{Mutex as Queue, OwnedMutexGuard};
 
 /// A place in front of a queue. Others wait while it is held.
 pub type Turn = OwnedMutexGuard<()>;
@@ -52,25 +43,6 @@ impl Queues {
                 queues.insert(id, Arc::downgrade(&queue));
                 queue
             }
-        }
-    }
-
-    /// Takes something that other processes may have too, such as a lock of a file. None of `attempt` means that another
-    /// has it. Waiting takes no thread, however long it lasts: within this process those who want the same stand in the
-    /// queue, and only the first of them tries, again and again.
-    pub async fn acquire<T>(
-        &self,
-        id: SandboxId,
-        mut attempt: impl FnMut() -> Result<Option<T>>,
-    ) -> Result<(Turn, T)> {
-        let turn = self.wait(id).await;
-        let mut pause = FIRST_PAUSE;
-        loop {
-            if let Some(taken) = attempt()? {
-                return Ok((turn, taken));
-            }
-            sleep(pause).await;
-            pause = (pause * 2).min(LONGEST_PAUSE);
         }
     }
 

@@ -3,6 +3,9 @@
 //! [`Keep`] says how long each kind of thing is kept. What only grows has a default; conversations, messages and versions stay
 //! unless the operator says otherwise. After the clock was set, nothing is removed for a while: a clock that jumps ahead makes
 //! everything look old.
+//!
+//! A round waits at most 30 s for an account's syncs and then continues with the next account. The parts of a turn's
+//! events that later turns need are kept as its summary.
 
 use crate::{
     Result, Services,

@@ -45,7 +45,7 @@ use crate::{
     sandboxes::{Left, NewSandbox},
     shares::{HeavyWork, to_its_end},
     templates::{Template, Templates},
-    workspaces::{Names, WorkspaceMaker, volumes},
+    workspaces::{Names, WorkspaceMaker, progress::Running, volumes},
 };
 use futures::FutureExt;
 use seawall_api::{
@@ -154,6 +154,8 @@ pub struct SandboxService {
     /// Who makes a sandbox ready, stops or ends it stands in its queue; others wait.
     pub(crate) queues: Queues,
     pub(crate) entrances: Entrances,
+    /// How far the syncs are that callers wait for.
+    syncing: Running,
     /// Permits for work of accounts. They are taken before a queue, and never two of one kind.
     pub(crate) heavy: HeavyWork,
 }
@@ -189,6 +191,7 @@ impl SandboxService {
             allow_unlimited_disk: false,
             queues: Queues::default(),
             entrances: Entrances::default(),
+            syncing: Running::default(),
             heavy: HeavyWork::default(),
         }
     }

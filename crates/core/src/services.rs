@@ -1,5 +1,9 @@
 //! The composition root: the one place where the parts of the service are put together.
 
+mod activity;
+
+pub use activity::Activity;
+
 use crate::{
     Result, Sandboxes, Turns,
     accounts::{self, AccountCatalog, AccountLimits, Ledger},

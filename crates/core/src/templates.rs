@@ -232,6 +232,14 @@ pub enum When {
 }
 
 impl Template {
+    /// The variables of the server's environment that the template names.
+    pub fn variables(&self) -> impl Iterator<Item = String> {
+        let HooksPart { cold_start, message, stream_finish, terminate } = &self.hooks;
+        let hooks = [cold_start, message, stream_finish, terminate].into_iter().flatten();
+        let token = self.git.as_ref().and_then(|git| git.token_env.clone());
+        hooks.filter_map(|hook| hook.secret_env.clone()).chain(token).collect::<Vec<_>>().into_iter()
+    }
+
     pub fn driver(&self) -> Result<Arc<dyn Driver>> {
         driver(&self.agent.driver)
     }

@@ -8,9 +8,10 @@ mod log;
 mod records;
 mod store;
 
+pub use crate::claims::HostClaims;
 pub use clock::ManualClock;
 pub use faulty::{Faults, FaultyProvider, Op};
-pub use host::{MemoryClaims, OneBucket, SetClock, TokioClock};
+pub use host::{OneBucket, SetClock, TokioClock};
 pub use log::Log;
 pub use records::MemoryRecords;
 pub use store::MemoryStore;

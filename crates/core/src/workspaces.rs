@@ -8,6 +8,7 @@ mod lease;
 mod maker;
 mod meter;
 mod pace;
+pub(crate) mod progress;
 mod session;
 mod slots;
 mod upkeep;

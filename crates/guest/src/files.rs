@@ -1,4 +1,9 @@
 //! Files of the box. The work happens on other threads, as the user named, beneath the root named.
+//!
+//! The kernel resolves every path: `openat2` with `RESOLVE_IN_ROOT` in the box's root, with `RESOLVE_BENEATH` below
+//! `work` and `home`, and always with `RESOLVE_NO_MAGICLINKS`. No check precedes a later use, so there is no race.
+//! Objects that are made, moved or removed are named by an open directory and one last name, and trees are walked
+//! through descriptors with `O_NOFOLLOW`.
 
 pub mod list;
 pub mod meta;

@@ -7,6 +7,26 @@
 //!
 //! The first thing that happens with an order is that the box's process writes its number into its folder, so that there
 //! is no box that nobody knows, whoever dies in between.
+//!
+//! The host process has threads and is never forked: with 200 MB of memory a fork takes ten milliseconds, and the
+//! child would inherit locks that no thread releases. An order has at most 160 KiB and 32 descriptors. The launcher
+//! ends with its host process; its boxes continue to run.
+//!
+//! **Prepared boxes** ([`pool`]) contain everything that is the same for all boxes: namespaces, a network with its
+//! loopback up, the root. An order then takes 0.5 ms instead of 2.5. The [`maker`] is a fork of the launcher that
+//! runs under `SCHED_IDLE`, with the boxes that wait; a box that gets an order returns to the normal policy. An
+//! ordinary user's process could not return, so it stays at the normal policy. The maker begins with the second box,
+//! 2 ms after an order. 16 boxes wait, and twice as many up to 64 after the pool ran empty, until a minute passes
+//! without an order. Prepared boxes are discarded when the copy of `/etc` or the guest's program is replaced, and end
+//! with the launcher.
+//!
+//! **Control groups v2** have no prepared boxes, because a process must be born in its group (`CLONE_INTO_CGROUP`);
+//! moving one costs milliseconds. Only namespaces and a furnished root are prepared. On v1 a child writes `0` into
+//! the `tasks` files itself, which takes 0.09 ms; attaching it from outside takes 9 ms on an idle machine.
+//!
+//! **Trees across mount namespaces.** The launcher opens the box's directories, its volume and host folders as
+//! detached trees (`open_tree`) in the namespace that it shares with the host, and the box attaches them in its own.
+//! So a box that waited for an hour gets a disk that was mounted a moment ago.
 
 mod child;
 mod descriptors;

@@ -1,6 +1,10 @@
 //! Which process is meant by a number: the one that began at a certain time in this life of the machine.
 
-use std::{fs, io::Read, path::Path};
+use std::{
+    fs,
+    io::{self, Read},
+    path::Path,
+};
 
 /// A process, so that another with the same number is not taken for it.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -50,6 +54,20 @@ fn parse_stat(path: &str) -> Option<(u32, u64)> {
         return None;
     }
     Some((stat.split(' ').next()?.parse().ok()?, words.nth(18)?.parse().ok()?))
+}
+
+/// Closes every descriptor from 3 on, so that a program which stays does not hold open what its starter happened to have.
+/// Fails where the process has more than one thread: only at the very start of a program nothing owns a descriptor yet.
+pub fn close_inherited() -> io::Result<()> {
+    if std::fs::read_dir("/proc/self/task")?.count() != 1 {
+        return Err(io::Error::other("descriptors can be closed by a process of one thread only"));
+    }
+    // SAFETY: a plain call on numbers. This process has one thread and has opened nothing yet, so no owner of one of these
+    // descriptors exists in it.
+    match unsafe { libc::syscall(libc::SYS_close_range, 3, u32::MAX, 0) } {
+        -1 => Err(io::Error::last_os_error()),
+        _ => Ok(()),
+    }
 }
 
 #[cfg(test)]

@@ -1,4 +1,15 @@
 //! User namespaces: root of a box is nobody on the host.
+//!
+//! Started by root, a box has 65,536 ids, mapped to a random range of the host above 2^30 that is chosen anew for
+//! each start. Files on disk have the box's own ids (0, 1000), and each mount decides how they are mapped:
+//!
+//! | mount | mapped | result |
+//! | --- | --- | --- |
+//! | the box's directories, its volume, its copy of `/etc` | to the box's ids | root of the box is root there |
+//! | `/usr`, processors in `/sys`, devices | no | root of the box has no power over files that only the host's root may read |
+//! | host folders that an operator allows | the folder's owner only, to the box's `user`, unless it is root | no program of root can be left there |
+//!
+//! An ordinary user has one id, and root of the box is that user.
 
 use crate::own::USER;
 use rustix::fd::{AsFd, OwnedFd};

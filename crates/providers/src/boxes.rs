@@ -29,7 +29,9 @@ use std::{
     os::unix::fs::DirBuilderExt,
     path::{Path, PathBuf},
     sync::{Arc, Mutex, PoisonError},
+    time::Duration,
 };
+use tokio::time::sleep;
 
 /// How the folders of removed boxes begin.
 const GONE: &str = ".gone-";
@@ -56,6 +58,9 @@ fn operator() -> AccountId {
 
 /// Whether anything of a box lives, whatever its folder says.
 pub type Lives = Arc<dyn Fn(SandboxId) -> bool + Send + Sync>;
+
+/// The pause between attempts to lock a folder.
+const BUSY: Duration = Duration::from_millis(10);
 
 /// The folder that holds a folder for each box. Clones share its queues.
 #[derive(Clone)]
@@ -141,13 +146,15 @@ impl Boxes {
 
     /// Waits for the right to change a box, without taking a thread. None where there is no folder for it.
     pub async fn hold(&self, id: SandboxId) -> Result<Option<Held>> {
-        let attempt = || match self.try_lock(id)? {
-            Lock::Taken(dir) => Ok(Some(Some(dir))),
-            Lock::NoFolder => Ok(Some(None)),
-            Lock::Busy => Ok(None),
-        };
-        let (turn, dir) = self.queues.acquire(id, attempt).await?;
-        Ok(dir.map(|dir| Held { _dir: dir, _turn: turn }))
+        let turn = self.queues.wait(id).await;
+        loop {
+            match self.try_lock(id)? {
+                Lock::Taken(dir) => return Ok(Some(Held { _dir: dir, _turn: turn })),
+                Lock::NoFolder => return Ok(None),
+                // A launcher of a server that was just killed may still hold the lock.
+                Lock::Busy => sleep(BUSY).await,
+            }
+        }
     }
 
     fn try_lock(&self, id: SandboxId) -> Result<Lock> {

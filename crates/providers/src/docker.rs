@@ -11,6 +11,12 @@
 //! - [`network`]: networks of containers that reach public addresses, and their rules.
 //! - [`program`]: the guest, in a volume of its own.
 //! - [`sockets`], [`exec_stream`]: the two transports of the wire.
+//!
+//! The guest is the entrypoint, in a read-only volume, and its exit code is the reason of the box's end. A connection
+//! is either a socket in a folder that is mounted read-only into the container, which the guest dials once and whose
+//! peer must be the container's process 1, or the stdio of a process that the daemon starts in the container; the
+//! guest accepts that one because it has no parent there. Containers with a network are on a bridge of their account
+//! (`seawall_jail::firewall`).
 
 mod address;
 mod container;

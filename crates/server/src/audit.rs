@@ -23,8 +23,8 @@ use axum::{
     response::Response,
 };
 use jiff::Timestamp;
-use seawall_api::{AccountId, KeyId};
-use seawall_core::{Error, Result, shares::Shares};
+use seawall_api::{AccountId, KeyId, account::LocalPeer};
+use seawall_core::{Error, Result, keys::Caller, shares::Shares};
 use segments::Segments;
 pub use segments::{KeepAudit, tidy};
 use serde::{Deserialize, Serialize};
@@ -63,7 +63,15 @@ pub struct AuditEntry {
     pub time: Timestamp,
     pub request_id: String,
     pub account: AccountId,
-    pub key: KeyId,
+    /// Absent where the caller is a process at the local socket.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub key: Option<KeyId>,
+    /// The process at the local socket that called.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub peer: Option<LocalPeer>,
+    /// Whether the operator acted for the account.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub by_operator: bool,
     pub method: String,
     /// E.g. `/sandboxes/{id}`.
     pub route: String,
@@ -319,7 +327,15 @@ impl Pending {
             time: state.services().clock.now(),
             request_id: request_id(),
             account: identity.account,
-            key: identity.key,
+            key: match identity.caller {
+                Caller::Key(key) => Some(key),
+                Caller::Peer(_) => None,
+            },
+            peer: match identity.caller {
+                Caller::Peer(peer) => Some(peer),
+                Caller::Key(_) => None,
+            },
+            by_operator: identity.is_delegated,
             method: request.method().to_string(),
             route: route(extensions).to_owned(),
             path: cut(request.uri().path()),

@@ -1,17 +1,27 @@
-//! Who calls. The layer looks at the key and refuses nobody: extractors do, so that public routes stay public.
+//! Who calls. The layer looks at the key, or at the process at the local socket, and refuses no request: extractors do, so
+//! that public routes stay public.
+//!
+//! 1. A key that is sent decides, also at the local socket and also where it is wrong.
+//! 2. A process at the local socket that the kernel reports as the server's user or root is the operator.
+//! 3. An operator that names an account in `seawall-account` acts for that account.
 
 use crate::{
     error::{ApiError, ApiResult},
+    local::Peer,
     request_id::route,
     state::AppState,
 };
 use axum::{
     extract::{Request, State},
-    http::{HeaderMap, StatusCode, header::AUTHORIZATION},
+    http::{HeaderMap, HeaderName, StatusCode, header::AUTHORIZATION},
     middleware::Next,
     response::Response,
 };
-use seawall_api::{ErrorKind, account::KeyScope};
+use seawall_api::{
+    ErrorKind,
+    account::{KeyScope, LocalPeer},
+    http::ACCOUNT_HEADER,
+};
 use seawall_core::{Error, keys::Identity};
 use std::{sync::Arc, time::Duration};
 
@@ -55,6 +65,10 @@ impl Outcome {
             )),
             // The key is good; its account is not.
             Outcome::Refused(error) if error.code() == "account_suspended" => Err(ApiError::of(error)),
+            // The caller is known, and may not act for that account.
+            Outcome::Refused(error) if error.code() == "operator_only" => {
+                Err(ApiError::new(StatusCode::FORBIDDEN, "operator_only", error.to_string()))
+            }
             Outcome::Refused(error) if error.kind() == ErrorKind::Denied => {
                 Err(ApiError::unauthorized(error.code(), error.to_string()))
             }
@@ -67,13 +81,17 @@ impl Outcome {
     }
 }
 
+const ACCOUNT: HeaderName = HeaderName::from_static(ACCOUNT_HEADER);
+
 /// The layer: puts an [`Outcome`] into the request's extensions.
 pub async fn authenticate(State(state): State<AppState>, mut request: Request, next: Next) -> Response {
     let asked = !PUBLIC.contains(&route(request.extensions()));
-    let secret = bearer(request.headers()).filter(|_| asked).map(str::to_owned);
-    let outcome = match secret {
-        Some(secret) => verify(&state, &secret).await,
-        None => Outcome::Anonymous,
+    let outcome = match asked {
+        true => {
+            let peer = request.extensions().get::<Peer>().and_then(Peer::operator);
+            identify(&state, request.headers().clone(), peer).await
+        }
+        false => Outcome::Anonymous,
     };
     if let Some(identity) = outcome.identity() {
         tracing::Span::current().record("account", tracing::field::display(identity.account));
@@ -82,17 +100,45 @@ pub async fn authenticate(State(state): State<AppState>, mut request: Request, n
     next.run(request).await
 }
 
+async fn identify(state: &AppState, headers: HeaderMap, peer: Option<LocalPeer>) -> Outcome {
+    let secret = bearer(&headers).map(str::to_owned);
+    let found = match (secret, peer) {
+        (Some(secret), _) => verify(state, &secret).await,
+        (None, Some(peer)) if !headers.contains_key(AUTHORIZATION) => Outcome::Known(Identity::of_peer(peer)),
+        _ => return Outcome::Anonymous,
+    };
+    let (Outcome::Known(identity), Some(named)) = (&found, headers.get(ACCOUNT)) else { return found };
+    let named = named.as_bytes().to_owned();
+    match tokio::time::timeout(PATIENCE, acting(state, identity, &named)).await {
+        Ok(Ok(identity)) => Outcome::Known(identity),
+        Ok(Err(error)) => Outcome::Refused(Arc::new(error)),
+        Err(_) => Outcome::Refused(Arc::new(away("accounts"))),
+    }
+}
+
+/// The operator, acting for the account of a name or id.
+async fn acting(state: &AppState, identity: &Identity, named: &[u8]) -> Result<Identity, Error> {
+    if !identity.is_operator() {
+        let message =
+            "only an operator may act for an account: leave `--account` out, or use a key of that account";
+        return Err(Error::new(ErrorKind::Denied, message).with_code("operator_only"));
+    }
+    let named = String::from_utf8_lossy(named);
+    let account = state.services().find_account(&named).await?;
+    Ok(identity.acting_for(account))
+}
+
 async fn verify(state: &AppState, secret: &str) -> Outcome {
     let verified = tokio::time::timeout(PATIENCE, state.services().keys.verify(secret)).await;
     match verified {
         Ok(Ok(identity)) => Outcome::Known(identity),
         Ok(Err(error)) => Outcome::Refused(Arc::new(error)),
-        Err(_) => {
-            let away =
-                Error::unavailable("keys cannot be looked at now: the store does not answer; try again");
-            Outcome::Refused(Arc::new(away))
-        }
+        Err(_) => Outcome::Refused(Arc::new(away("keys"))),
     }
+}
+
+fn away(what: &str) -> Error {
+    Error::unavailable(format!("{what} cannot be looked at now: the store does not answer; try again"))
 }
 
 /// The secret of `Authorization: Bearer`. Another scheme is none of ours.
@@ -118,7 +164,7 @@ mod tests {
 
     fn known(scopes: &[KeyScope]) -> Outcome {
         let scopes = scopes.iter().copied().collect();
-        Outcome::Known(Identity { account: AccountId::LOCAL, key: KeyId::generate(), scopes })
+        Outcome::Known(Identity::of_key(AccountId::LOCAL, KeyId::generate(), scopes))
     }
 
     fn refusal(outcome: &Outcome, scope: KeyScope) -> (u16, String) {

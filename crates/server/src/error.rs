@@ -47,6 +47,8 @@ struct Inner {
     status: StatusCode,
     code: &'static str,
     detail: String,
+    /// The same with its causes, for the server's own user.
+    causes: Option<String>,
     retryable: bool,
     effect: Effect,
     headers: Vec<(HeaderName, HeaderValue)>,
@@ -82,7 +84,8 @@ impl ApiError {
             StatusCode::TOO_MANY_REQUESTS | StatusCode::SERVICE_UNAVAILABLE | StatusCode::GATEWAY_TIMEOUT
         );
         let (detail, effect, headers) = (detail.into(), Effect::of(status), Vec::new());
-        ApiError(Box::new(Inner { status, code, detail, retryable, effect, headers, limit: None }))
+        let causes = None;
+        ApiError(Box::new(Inner { status, code, detail, causes, retryable, effect, headers, limit: None }))
     }
 
     pub fn invalid(code: &'static str, detail: impl Into<String>) -> ApiError {
@@ -150,6 +153,7 @@ impl ApiError {
             _ => tracing::debug!(error = error.chain(), code = error.code(), "a request was refused"),
         }
         let mut answer = ApiError::new(status, error.code(), detail);
+        answer.0.causes = status.is_server_error().then(|| error.chain());
         answer.0.retryable |= error.is_retryable();
         answer.0.limit = error.limit().cloned();
         if error.had_no_effect() || matches!(error.code(), "limit_reached" | MEMORY_BUDGET) {
@@ -199,9 +203,10 @@ fn status_of(error: &Error) -> StatusCode {
 
 impl IntoResponse for ApiError {
     fn into_response(self) -> Response {
-        let Inner { status, code, detail, retryable, effect, headers, limit } = *self.0;
+        let Inner { status, code, detail, causes, retryable, effect, headers, limit } = *self.0;
         let detail = match CALLER.try_with(|caller| *caller) {
-            Ok(Some(AccountId::LOCAL)) => detail,
+            Ok(Some(Reader::HostUser)) => causes.unwrap_or(detail),
+            Ok(Some(Reader::Account(AccountId::LOCAL))) => detail,
             _ => redact(&detail).into_owned(),
         };
         if status == StatusCode::TOO_MANY_REQUESTS {
@@ -233,13 +238,24 @@ impl IntoResponse for ApiError {
 }
 
 tokio::task_local! {
-    /// The account of the request that a task works for.
-    static CALLER: Option<AccountId>;
+    /// The reader of the answer that this task produces.
+    static CALLER: Option<Reader>;
+}
+
+/// The reader of an error, which decides how much it contains.
+#[derive(Debug, Clone, Copy)]
+enum Reader {
+    /// The server's own user on this machine, who can read its log.
+    HostUser,
+    Account(AccountId),
 }
 
 /// The innermost layer: an error says as much as its caller may know.
 pub async fn know_caller(request: Request, next: Next) -> Response {
-    let caller = outcome(request.extensions()).identity().map(|identity| identity.account);
+    let caller = outcome(request.extensions()).identity().map(|identity| match identity.is_host_user() {
+        true => Reader::HostUser,
+        false => Reader::Account(identity.account),
+    });
     CALLER.scope(caller, next.run(request)).await
 }
 
@@ -306,6 +322,8 @@ mod tests {
         assert_eq!(head.headers()["content-type"], "application/problem+json");
         assert_eq!((body.status, body.code.as_str()), (500, "internal"));
         assert_eq!(body.detail, "the store failed");
+        let told = CALLER.scope(Some(Reader::HostUser), problem(hidden().into())).await.1;
+        assert_eq!(told.detail, "the store failed: SQL of ours", "the server's user can read its log anyway");
         let told = Error::invalid("the name is wrong").with_source("it has a slash");
         assert_eq!(problem(told.into()).await.1.detail, "the name is wrong: it has a slash");
     }
@@ -325,8 +343,8 @@ mod tests {
         let error =
             || ApiError::from(Error::invalid("cannot read").with_source("/srv/hidden-of-errors/box.json"));
         for (caller, detail) in [
-            (Some(AccountId::LOCAL), "cannot read: /srv/hidden-of-errors/box.json"),
-            (Some(AccountId::generate()), "cannot read: [server path]"),
+            (Some(Reader::Account(AccountId::LOCAL)), "cannot read: /srv/hidden-of-errors/box.json"),
+            (Some(Reader::Account(AccountId::generate())), "cannot read: [server path]"),
             (None, "cannot read: [server path]"),
         ] {
             assert_eq!(CALLER.scope(caller, problem(error())).await.1.detail, detail);

@@ -4,12 +4,13 @@ use crate::{
     auth::Outcome,
     error::{ApiError, ApiResult},
     in_flight::InFlight,
+    local::Peer,
     state::AppState,
 };
 use axum::{
     body::{Body, HttpBody as _},
     extract::{
-        ConnectInfo, FromRequest, FromRequestParts, Request,
+        FromRequest, FromRequestParts, Request,
         path::ErrorKind as PathError,
         rejection::{PathRejection, QueryRejection},
     },
@@ -25,10 +26,7 @@ use seawall_core::{
     ports::store::{Cursor, Page},
 };
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
-use std::{
-    convert::Infallible,
-    net::{IpAddr, SocketAddr},
-};
+use std::{convert::Infallible, net::IpAddr};
 use utoipa::IntoParams;
 
 /// Rows of a page where nobody says how many.
@@ -316,7 +314,10 @@ pub fn remote(headers: &HeaderMap, extensions: &Extensions, trust_forwarded: boo
         let value = headers.get_all("x-forwarded-for").iter().next_back()?.to_str().ok()?;
         value.rsplit(',').next()?.trim().parse::<IpAddr>().ok()
     };
-    let peer = || extensions.get::<ConnectInfo<SocketAddr>>().map(|info| info.0.ip());
+    let peer = || match extensions.get::<Peer>()? {
+        Peer::Remote(address) => Some(address.ip()),
+        Peer::Local(_) => None,
+    };
     Remote(trust_forwarded.then(forwarded).flatten().or_else(peer))
 }
 
@@ -372,7 +373,7 @@ mod tests {
     #[test]
     fn a_forwarded_address_counts_only_where_it_is_trusted() {
         let mut extensions = Extensions::new();
-        extensions.insert(ConnectInfo(SocketAddr::from(([10, 0, 0, 1], 4000))));
+        extensions.insert(Peer::Remote(([10, 0, 0, 1], 4000).into()));
         let headers = headers("x-forwarded-for", "1.1.1.1, 2.2.2.2");
         let text = |trust| remote(&headers, &extensions, trust).0.map(|address| address.to_string());
         assert_eq!(text(true).as_deref(), Some("2.2.2.2"));

@@ -13,6 +13,7 @@ use crate::{
     extract::{Reserved, is_json, outcome},
     in_flight::InFlight,
     limits::{is_proxy, time_for, too_late},
+    local::Peer,
     request_id::{REQUEST_ID, route},
     state::AppState,
 };
@@ -20,7 +21,7 @@ use answer::{Answer, COPIES, MAX_ANSWER, Stored};
 use axum::{
     Router,
     body::{Body, HttpBody},
-    extract::{ConnectInfo, Request, State},
+    extract::{Request, State},
     http::{Extensions, HeaderMap, HeaderName, HeaderValue, Method, StatusCode, Uri},
     middleware::Next,
     response::{IntoResponse, Response},
@@ -30,7 +31,7 @@ use holds::{Claim, Holds, Outcome, Taken};
 use seawall_api::ErrorKind;
 use seawall_core::keys::Identity;
 use sha2::{Digest, Sha256};
-use std::{fmt, net::SocketAddr, time::Duration};
+use std::{fmt, time::Duration};
 use tower::ServiceExt;
 use tracing::Instrument;
 
@@ -218,7 +219,7 @@ impl Replays {
         let passed = request.extensions_mut();
         passed.insert(outcome(extensions));
         passed.insert(extensions.get::<InFlight>().cloned().unwrap_or_default());
-        if let Some(peer) = extensions.get::<ConnectInfo<SocketAddr>>() {
+        if let Some(peer) = extensions.get::<Peer>() {
             passed.insert(*peer);
         }
         match self.routes.clone().oneshot(request).await {

@@ -105,7 +105,7 @@ impl InFlight {
             budget: state.budget().clone(),
             _slot: slot,
             connection: request.extensions().get::<Arc<Busy>>().cloned(),
-            key: identity.map(|identity| state.services().keys.watch(identity)),
+            key: identity.and_then(|identity| state.services().keys.watch(identity)),
             meter: meter.map_or_else(OnceLock::new, OnceLock::from),
             held: Mutex::new(held),
         }))))

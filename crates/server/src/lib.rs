@@ -24,10 +24,12 @@ pub mod fuzzing;
 mod health;
 mod idempotency;
 mod in_flight;
+mod instance;
 mod kept;
 mod limits;
 mod listen;
 mod lists;
+pub mod local;
 mod memory;
 mod metrics;
 mod openapi;
@@ -44,6 +46,8 @@ mod telemetry;
 pub use audit::{KeepAudit, tidy as tidy_audit};
 pub use counts::InFlightLimits;
 pub use idempotency::cut_off;
+pub use instance::{Instance, Stop};
+pub use listen::Listeners;
 pub use openapi::openapi;
 pub use options::{Options, Tls};
 pub use telemetry::Telemetry;
@@ -55,8 +59,7 @@ use axum::{
     middleware::{from_fn, from_fn_with_state},
 };
 use seawall_core::{Result, Services};
-use std::fmt;
-use tokio::net::TcpListener;
+use std::{fmt, time::Duration};
 use tokio_rustls::TlsAcceptor;
 use tokio_util::task::AbortOnDropHandle;
 use tower_http::cors::CorsLayer;
@@ -67,6 +70,7 @@ pub struct Server {
     state: AppState,
     tls: Option<TlsAcceptor>,
     cors: Option<CorsLayer>,
+    idle: Option<Duration>,
 }
 
 impl Server {
@@ -76,7 +80,24 @@ impl Server {
         let cors = cors::rules(&options.cors_origins)?;
         let audit = Audit::open(options.audit.as_deref(), options.keep_audit.clone())?;
         let state = AppState::new(services, options, crate::metrics::install()?, audit);
-        Ok(Server { state, tls, cors })
+        Ok(Server { state, tls, cors, idle: None })
+    }
+
+    /// Says how the server was started, and lets operators stop it.
+    pub fn with_instance(mut self, instance: Instance) -> Server {
+        self.state = self.state.with_instance(instance);
+        self
+    }
+
+    /// Ends the server when it had neither a client nor work for this time.
+    pub fn until_idle(mut self, idle: Duration) -> Server {
+        self.idle = Some(idle);
+        self
+    }
+
+    /// How long requests in flight may take when the server ends.
+    pub fn grace(&self) -> Duration {
+        self.state.options().grace
     }
 
     /// Everything but connections.
@@ -109,13 +130,13 @@ impl Server {
 
     /// Until `shutdown`; then what is in flight may end, for as long as the grace lasts.
     pub async fn run(
-        self,
-        listener: TcpListener,
+        mut self,
+        listeners: Listeners,
         shutdown: impl Future<Output = ()> + Send + 'static,
     ) -> Result<()> {
-        let (state, tls) = (self.state.clone(), self.tls.clone());
+        let (state, tls, idle) = (self.state.clone(), self.tls.clone(), self.idle.take());
         let _upkeep = AbortOnDropHandle::new(tokio::spawn(crate::metrics::upkeep(state.clone())));
-        listen::serve(listener, self.router(), state, tls, shutdown).await
+        listen::serve(listeners, self.router(), state, tls, shutdown, idle).await
     }
 }
 

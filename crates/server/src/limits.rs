@@ -36,6 +36,8 @@ const UNLIMITED: [&str; 2] = ["/health", "/ready"];
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Who {
+    /// The server's own user at the local socket. Apart from the programs with keys of its account.
+    HostUser,
     Account(AccountId),
     /// Whoever manages the keys of an account. Apart from its other requests, so that a key which was stolen and floods the
     /// server can still be revoked.
@@ -49,6 +51,7 @@ impl Who {
     fn of(request: &Request, trust_forwarded: bool) -> Who {
         let (headers, extensions) = (request.headers(), request.extensions());
         match (outcome(extensions).identity(), remote(headers, extensions, trust_forwarded).0) {
+            (Some(identity), _) if identity.is_host_user() => Who::HostUser,
             (Some(identity), _) if is_about_keys(request) => Who::Keys(identity.account),
             (Some(identity), _) => Who::Account(identity.account),
             (None, Some(address)) => Who::Address(network(address)),

@@ -5,23 +5,20 @@
 
 use crate::{
     in_flight::hold,
+    local::{LocalSocket, Peer},
     options::Tls,
     places::{Busy, Place, Places, Watched},
     state::AppState,
 };
-use axum::{
-    Router,
-    body::Body,
-    extract::{ConnectInfo, Request},
-    response::Response,
-};
+use axum::{Router, body::Body, extract::Request, response::Response};
 use hyper::{body::Incoming, server::conn::http1, service::service_fn};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use seawall_core::{Error, Result};
-use std::{convert::Infallible, io, net::SocketAddr, path::Path, sync::Arc, time::Duration};
+use std::{convert::Infallible, fmt, io, net::SocketAddr, path::Path, sync::Arc, time::Duration};
 use tokio::{
     io::{AsyncRead, AsyncWrite},
-    net::{TcpListener, TcpStream},
+    net::{TcpListener, TcpStream, UnixStream},
+    time::Instant,
 };
 use tokio_rustls::{
     TlsAcceptor,
@@ -38,6 +35,12 @@ use tower::ServiceExt;
 pub const BUFFER: usize = 64 << 10;
 /// After an error of the listener that will not go away by itself.
 const PAUSE: Duration = Duration::from_millis(50);
+/// How often the server looks whether its socket is there.
+const LOOK_AT_SOCKET: Duration = Duration::from_secs(10);
+/// The longest pause between looks whether the server is idle.
+const LONGEST_LOOK: Duration = Duration::from_secs(5);
+/// How long requests in flight may take where another server takes over.
+const HANDOVER: Duration = Duration::from_secs(10);
 /// For what is cut off at the end of the grace.
 const LAST_MOMENT: Duration = Duration::from_secs(1);
 
@@ -52,26 +55,80 @@ struct Door {
     cut: CancellationToken,
 }
 
-/// Until `shutdown`, and until what was in flight then is done, or the grace is over.
+/// Where a server listens. At least one of the two is there.
+#[derive(Debug, Default)]
+pub struct Listeners {
+    pub network: Option<TcpListener>,
+    pub local: Option<LocalSocket>,
+}
+
+/// An accepted connection.
+enum Accepted {
+    Network(TcpStream, SocketAddr),
+    Local(UnixStream),
+}
+
+impl Listeners {
+    async fn accept(&self) -> io::Result<Accepted> {
+        let network = async {
+            match &self.network {
+                Some(listener) => {
+                    listener.accept().await.map(|(stream, peer)| Accepted::Network(stream, peer))
+                }
+                None => std::future::pending().await,
+            }
+        };
+        let local = async {
+            match &self.local {
+                Some(socket) => socket.accept().await.map(Accepted::Local),
+                None => std::future::pending().await,
+            }
+        };
+        tokio::select! {
+            accepted = network => accepted,
+            accepted = local => accepted,
+        }
+    }
+}
+
+/// Serves until `shutdown`, or until the server is idle and no client is left; then until the requests in flight are
+/// answered, or the grace is over.
 pub async fn serve(
-    listener: TcpListener,
+    mut listeners: Listeners,
     router: Router,
     state: AppState,
     tls: Option<TlsAcceptor>,
     shutdown: impl Future<Output = ()>,
+    idle: Option<Duration>,
 ) -> Result<()> {
-    let places = Arc::new(Places::new(state.options().connections));
+    let places = state.places().clone();
     let door = Door { router, state, tls, places, cut: CancellationToken::new() };
     let tracker = TaskTracker::new();
     tokio::pin!(shutdown);
+    let mut looks = tokio::time::interval(LOOK_AT_SOCKET);
+    let mut resting = Box::pin(rest(door.state.clone(), idle));
     loop {
         let accepted = tokio::select! {
             biased;
             () = &mut shutdown => break,
-            accepted = listener.accept() => accepted,
+            accepted = listeners.accept() => accepted,
+            _ = looks.tick() => {
+                keep_reachable(&mut listeners);
+                continue;
+            }
+            () = &mut resting => {
+                if door.retire(&mut listeners, &tracker).await {
+                    break;
+                }
+                resting = Box::pin(rest(door.state.clone(), idle));
+                continue;
+            }
         };
         match accepted {
-            Ok((stream, peer)) => door.admit(&tracker, stream, peer),
+            Ok(Accepted::Network(stream, peer)) => {
+                door.admit(&tracker, Peer::Remote(peer), Io::Network(stream))
+            }
+            Ok(Accepted::Local(stream)) => door.admit_local(&tracker, stream),
             Err(error) if is_of_one_connection(&error) => {}
             Err(error) => {
                 // Mostly too many open files: one fewer is a beginning.
@@ -81,9 +138,54 @@ pub async fn serve(
             }
         }
     }
-    drop(listener);
+    if let Some(local) = &listeners.local {
+        local.remove();
+    }
+    drop(listeners);
     door.close(&tracker).await;
     Ok(())
+}
+
+/// Ends when the server had neither a client nor work for this time. Never without a time.
+async fn rest(state: AppState, idle: Option<Duration>) {
+    let Some(time) = idle else { return std::future::pending().await };
+    let pause = (time / 10).clamp(Duration::from_millis(1), LONGEST_LOOK);
+    let mut since = Instant::now();
+    loop {
+        tokio::time::sleep(pause).await;
+        if !is_idle(&state).await {
+            since = Instant::now();
+        }
+        if since.elapsed() >= time {
+            return;
+        }
+    }
+}
+
+/// Whether the server has neither a client nor work. A store that does not answer may have some.
+async fn is_idle(state: &AppState) -> bool {
+    state.places().count() == 0 && state.services().activity().await.is_ok_and(|activity| activity.is_idle())
+}
+
+/// Binds the local socket again where it was deleted, as clean-ups of old files do.
+fn keep_reachable(listeners: &mut Listeners) {
+    let Some(local) = listeners.local.as_mut().filter(|local| !local.is_reachable()) else { return };
+    match local.reopen() {
+        Ok(()) => tracing::warn!("the local socket was deleted, and is there again"),
+        Err(error) => tracing::error!(%error, "the local socket was deleted, and cannot be bound again"),
+    }
+}
+
+/// The byte stream of a connection that was accepted.
+enum Io {
+    Network(TcpStream),
+    Local(UnixStream),
+}
+
+impl fmt::Debug for Io {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Io")
+    }
 }
 
 /// The peer's, before it was accepted.
@@ -93,7 +195,41 @@ fn is_of_one_connection(error: &io::Error) -> bool {
 }
 
 impl Door {
-    fn admit(&self, tracker: &TaskTracker, stream: TcpStream, peer: SocketAddr) {
+    /// Whether the server may end: it refuses new clients, and looks whether one came before. A client that came keeps the
+    /// server alive.
+    async fn retire(&self, listeners: &mut Listeners, tracker: &TaskTracker) -> bool {
+        let Some(local) = &mut listeners.local else { return false };
+        if self.places.count() > 0 {
+            return false;
+        }
+        if let Err(error) = local.refuse() {
+            tracing::warn!(%error, "the socket cannot be closed to new clients");
+            return false;
+        }
+        let mut is_needed = false;
+        while let Ok(Some(stream)) = local.accept_waiting() {
+            self.admit_local(tracker, stream);
+            is_needed = true;
+        }
+        // The last client may have left work behind since the last look.
+        if !is_needed && is_idle(&self.state).await {
+            return true;
+        }
+        if let Err(error) = local.reopen() {
+            tracing::error!(%error, "the socket cannot be opened again; the server ends, and the next command starts another");
+            return true;
+        }
+        false
+    }
+
+    fn admit_local(&self, tracker: &TaskTracker, stream: UnixStream) {
+        match Peer::of(&stream) {
+            Ok(peer) => self.admit(tracker, peer, Io::Local(stream)),
+            Err(error) => tracing::debug!(%error, "a connection was gone at once"),
+        }
+    }
+
+    fn admit(&self, tracker: &TaskTracker, peer: Peer, stream: Io) {
         ::metrics::counter!("http_connections_total").increment(1);
         let Some(place) = self.places.enter() else {
             ::metrics::counter!("http_connections_refused_total").increment(1);
@@ -111,7 +247,11 @@ impl Door {
         });
     }
 
-    async fn welcome(&self, stream: TcpStream, peer: SocketAddr, place: Arc<Place>) {
+    async fn welcome(&self, stream: Io, peer: Peer, place: Arc<Place>) {
+        let stream = match stream {
+            Io::Network(stream) => stream,
+            Io::Local(stream) => return self.speak(stream, peer, place).await,
+        };
         // Answers and events are small, and are waited for.
         if let Err(error) = stream.set_nodelay(true) {
             tracing::debug!(%error, %peer, "a connection was gone at once");
@@ -125,7 +265,7 @@ impl Door {
         }
     }
 
-    async fn speak<I>(&self, io: I, peer: SocketAddr, place: Arc<Place>)
+    async fn speak<I>(&self, io: I, peer: Peer, place: Arc<Place>)
     where
         I: AsyncRead + AsyncWrite + Unpin + Send + 'static,
     {
@@ -155,7 +295,11 @@ impl Door {
         tracing::info!(connections = tracker.len(), "the server goes down");
         self.state.shutdown().cancel();
         tracker.close();
-        let grace = self.state.options().grace;
+        // Attached commands reconnect to a server that takes this one's place, and must not wait for long.
+        let grace = match self.state.instance().stop.is_replaced() {
+            true => self.state.options().grace.min(HANDOVER),
+            false => self.state.options().grace,
+        };
         if tokio::time::timeout(grace, tracker.wait()).await.is_err() {
             tracing::warn!(connections = tracker.len(), "the grace is over: what is left is cut off");
             self.cut.cancel();
@@ -167,12 +311,12 @@ impl Door {
 async fn answer(
     router: Router,
     request: hyper::Request<Incoming>,
-    peer: SocketAddr,
+    peer: Peer,
     place: Arc<Place>,
 ) -> std::result::Result<Response, Infallible> {
     let busy = Arc::new(Busy::new(place));
     let mut request: Request = request.map(Body::new);
-    request.extensions_mut().insert(ConnectInfo(peer));
+    request.extensions_mut().insert(peer);
     request.extensions_mut().insert(busy.clone());
     let response = router.oneshot(request).await?;
     Ok(hold(response, busy))

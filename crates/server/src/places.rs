@@ -49,6 +49,11 @@ impl Places {
         Places { limit: limit.max(1), began: Instant::now(), open: Mutex::default() }
     }
 
+    /// Open connections, with the sockets that came of them.
+    pub fn count(&self) -> usize {
+        self.lock().entries.len()
+    }
+
     fn lock(&self) -> MutexGuard<'_, Open> {
         self.open.lock().unwrap_or_else(PoisonError::into_inner)
     }

@@ -8,6 +8,7 @@ mod messages;
 mod misc;
 mod proxy;
 mod sandboxes;
+mod server;
 mod terminals;
 mod turns;
 mod wire;
@@ -36,4 +37,5 @@ pub fn all(document: OpenApi) -> OpenApiRouter<AppState> {
         .merge(wire::router())
         .merge(accounts::router())
         .merge(misc::router())
+        .merge(server::router())
 }

@@ -5,11 +5,13 @@ use crate::{
     counts::{Counts, InFlightLimits, Kind, Ticket, bound, descriptors},
     error::ApiResult,
     health::Readiness,
+    instance::Instance,
     kept::Kept,
     limits::Limiter,
     memory,
     options::Options,
     pace::Pace,
+    places::Places,
 };
 use metrics_exporter_prometheus::PrometheusHandle;
 use seawall_api::{AccountId, account::LimitUse};
@@ -34,6 +36,8 @@ struct Inner {
     metrics: PrometheusHandle,
     audit: Audit,
     shutdown: CancellationToken,
+    places: Arc<Places>,
+    instance: Instance,
 }
 
 impl AppState {
@@ -49,6 +53,7 @@ impl AppState {
         let budget = Budget::new(memory);
         services.turns.count_in(&budget);
         let in_flight = options.in_flight.unwrap_or_else(|| InFlightLimits::for_descriptors(descriptors()));
+        let places = Arc::new(Places::new(options.connections));
         AppState(Arc::new(Inner {
             services,
             options,
@@ -62,7 +67,27 @@ impl AppState {
             metrics,
             audit,
             shutdown: CancellationToken::new(),
+            places,
+            instance: Instance::default(),
         }))
+    }
+
+    /// The same state, of a server that was started in this way. Only before the state is shared.
+    pub fn with_instance(self, instance: Instance) -> AppState {
+        // A state that is shared already keeps its own.
+        match Arc::try_unwrap(self.0) {
+            Ok(inner) => AppState(Arc::new(Inner { instance, ..inner })),
+            Err(shared) => AppState(shared),
+        }
+    }
+
+    pub fn instance(&self) -> &Instance {
+        &self.0.instance
+    }
+
+    /// Open connections.
+    pub fn places(&self) -> &Arc<Places> {
+        &self.0.places
     }
 
     pub fn services(&self) -> &Services {

@@ -1,4 +1,8 @@
 //! SQLite and PostgreSQL.
+//!
+//! Each noun has a file with its statements and methods (`accounts`, `conversations`, `turns`, …). `db` groups
+//! commits, `gate` shares the connections among accounts, `migrate` only moves forward, `expiry` is retention, and
+//! `conversation_bytes` counts stored bytes in the transaction that stores or removes them.
 
 mod accounts;
 mod check;

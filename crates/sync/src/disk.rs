@@ -2,6 +2,9 @@
 //!
 //! Invariant: nothing is replaced or removed that is not as the last scan saw it, and a body appears under its
 //! name whole or not at all. Paths are followed by the kernel, beneath the root and through no link.
+//!
+//! A replaced file is swapped out (`RENAME_EXCHANGE`) and a removed one is moved aside; each is compared once more
+//! with the scan and put back if it changed in that moment. A path where a file appeared since the scan is refused.
 
 mod apply;
 mod collect;

@@ -3,6 +3,27 @@
 //! Invariant: the workspace agrees on a version only when it has all of it, and a version is committed only when
 //! every body that it names is in the bucket. Whatever dies in between leaves a state from which the same
 //! three-way diff finds out what is left to do.
+//!
+//! A sync consists of rounds, and each round starts from the disk and the bucket alone:
+//!
+//! 1. **Scan**: the guest reports differences from the state file. A pending commit is resolved first, and a new
+//!    round begins.
+//! 2. **Look**: one list after the base's record. No new record and no difference: the sync is done.
+//! 3. **Merge**: base, scan and newest version become one tree ([`crate::diff`]) and steps.
+//! 4. **Upload** bodies without a known place, each hashed again on the host; **prepare**; **commit** manifest, then
+//!    record.
+//! 5. **Pull**: steps without bodies, bodies, then modes and times of directories, the deepest first.
+//! 6. **Agree**: the guest writes the state file.
+//!
+//! A round that lost its number to another writer begins again at most 30 times, and one whose files changed during
+//! it 4 times.
+//!
+//! - **Places come from the head only.** A new version names bodies where the newest version has them, or where this
+//!   sync (or a dead push for the same number) stored them. An older version's places may be pruned, so a file that
+//!   returns is uploaded again.
+//! - **The base is checked by digest** (`commit.tree`). An edited state file, or one that a guest reports
+//!   differently, is no base, because a wrong base deletes files; neither is a base outside the chain.
+//! - **A `partial` base**, of a pending commit or a deleted state file, is compared even if it equals the head.
 
 mod body;
 mod download;

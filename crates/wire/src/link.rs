@@ -1,4 +1,7 @@
 //! A connection to a guest that is made when needed and made again when it broke.
+//!
+//! A broken connection is reported at once (`LinkState`), and the next call makes a new one. An attached process is
+//! attached again at the next offset; the reader gets `Reconnected` and loses nothing that the guest still keeps.
 
 use crate::{
     Duplex, Error, Result,

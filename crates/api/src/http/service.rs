@@ -1,6 +1,7 @@
 //! The state of a server and of its providers.
 
 use crate::SandboxId;
+use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use std::collections::BTreeMap;
@@ -42,6 +43,110 @@ pub struct ProviderInfo {
     pub why: Option<String>,
     #[cfg_attr(feature = "openapi", schema(value_type = Object))]
     pub capabilities: Value,
+}
+
+/// The name of a server's socket in its data folder.
+pub const LOCAL_SOCKET: &str = "seawall.sock";
+
+/// Names the account that an operator acts for, by its name or id.
+pub const ACCOUNT_HEADER: &str = "seawall-account";
+
+/// The way in which a server was started.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+#[serde(rename_all = "snake_case")]
+pub enum ServerKind {
+    /// `seawall serve`, which its user or a supervisor stops.
+    Foreground,
+    /// A command started it; it ends by itself when it is idle.
+    Background,
+    /// Part of the process of a command, and ends with it.
+    Hosted,
+}
+
+/// A running server.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct ServerInfo {
+    /// Names this run of the server.
+    pub instance: String,
+    pub version: String,
+    pub kind: ServerKind,
+    pub pid: u32,
+    pub started_at: Timestamp,
+    /// The data folder.
+    pub data: String,
+    /// The addresses that it listens on, the local socket first.
+    #[serde(default)]
+    pub addresses: Vec<String>,
+    /// The configuration file that it read, if any.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub config: Option<String>,
+    /// The environment variables of the server that its settings depend on. Values of secrets are digests.
+    #[serde(default)]
+    pub environment: BTreeMap<String, String>,
+}
+
+/// A running server and its current work.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct ServerStatus {
+    #[serde(flatten)]
+    pub server: ServerInfo,
+    pub running_sandboxes: u64,
+    pub running_turns: u64,
+    /// Open connections, the caller's included.
+    pub connections: u64,
+}
+
+/// A request to stop a server.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+#[serde(deny_unknown_fields)]
+pub struct StopServer {
+    /// Only this run of the server is to stop. Any, unless given.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub instance: Option<String>,
+    /// Another server replaces this one, so this one does not wait for running turns: the other server continues them.
+    #[serde(default)]
+    pub replaced: bool,
+}
+
+/// The data volume of a sandbox, which may be gone.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct VolumeInfo {
+    /// The id of its sandbox, or the name that sandboxes share it by.
+    pub name: String,
+    pub in_use: bool,
+    /// Allocated on disk.
+    pub bytes: u64,
+    /// The folder on the server's machine, or the provider's name for the volume.
+    pub place: String,
+}
+
+/// How far a sync or a restore is.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct SyncProgress {
+    /// `scanning`, `looking`, `uploading`, `committing`, `downloading` or `agreeing`. Absent where none has begun.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub phase: Option<String>,
+    /// The number of files of this phase.
+    pub files: u64,
+    pub bytes: u64,
+    pub bytes_done: u64,
+}
+
+/// The result of a check of the database.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct DatabaseCheck {
+    pub ok: bool,
+    pub conversations: u64,
+    pub turns: u64,
+    /// The totals that differ from the sums of their rows.
+    pub wrong: Vec<String>,
 }
 
 /// Whether the server can do its work, part by part.

@@ -1,13 +1,14 @@
 //! The flags that say what a sandbox is, shared by `run` and `create`.
 
 use super::key_value;
-use crate::commands::service::needs_server;
+use crate::duration;
 use clap::Args;
 use seawall_api::{
     SandboxId,
-    sandbox::{HostMount, Limits, SandboxSpec},
+    http::CreateSandbox,
+    sandbox::{HostMount, Limits, Timeouts},
 };
-use seawall_core::NewSandbox;
+use std::time::Duration;
 
 #[derive(Debug, Default, Args)]
 #[command(next_help_heading = "Sandbox")]
@@ -15,6 +16,18 @@ pub struct SpecArgs {
     /// A name of your own, usable instead of the id
     #[arg(long, value_name = "NAME")]
     pub name: Option<String>,
+
+    /// The template that it is made from [default: `shell`]
+    #[arg(long, value_name = "NAME")]
+    pub template: Option<String>,
+
+    /// Stop it after so long without use, e.g. 30m; 0 is never [default: the server's]
+    #[arg(long, value_name = "TIME", value_parser = duration::parse)]
+    pub idle: Option<Duration>,
+
+    /// Stop it so long after its start, e.g. 4h; 0 is never [default: the server's]
+    #[arg(long, value_name = "TIME", value_parser = duration::parse)]
+    pub lifetime: Option<Duration>,
 
     /// How it is isolated [default: `provider` of seawall.toml]
     #[arg(long, value_name = "NAME", env = "SEAWALL_PROVIDER")]
@@ -88,7 +101,7 @@ pub struct SpecArgs {
     #[arg(long, value_name = "FOLDER")]
     pub workspace: Option<String>,
 
-    /// A repository to clone into the workspace, e.g. https://github.com/owner/repo; through a server
+    /// A repository to clone into the workspace, e.g. https://github.com/owner/repo
     #[arg(long, value_name = "URL")]
     pub source: Option<String>,
 
@@ -114,45 +127,39 @@ fn mount(text: &str) -> Result<HostMount, String> {
 }
 
 impl SpecArgs {
-    /// Under an id chosen here, so that it can be cleaned up whatever happens.
-    pub fn new_sandbox(&self, id: SandboxId) -> NewSandbox {
-        let limits = Limits {
-            cpus: self.cpus,
-            memory_mb: self.memory_mb,
-            disk_mb: self.disk_mb,
-            max_processes: self.max_processes,
-            disk_io_mb_s: self.disk_io_mb_s,
-            disk_iops: self.disk_iops,
-        };
-        let spec = SandboxSpec {
+    /// Builds the request for such a sandbox. The client chooses the id, so that it can remove the sandbox whatever happens.
+    pub fn create(&self, id: SandboxId) -> CreateSandbox {
+        CreateSandbox {
+            id: Some(id),
+            name: self.name.clone(),
+            template: self.template.clone(),
+            provider: self.provider.clone().filter(|name| !name.is_empty()),
             image: self.image.clone(),
             labels: self.labels.iter().cloned().collect(),
-            limits,
-            mounts: self
-                .mounts
-                .iter()
-                .cloned()
-                .chain(self.workspace.clone().map(HostMount::workspace))
-                .collect(),
+            limits: Limits {
+                cpus: self.cpus,
+                memory_mb: self.memory_mb,
+                disk_mb: self.disk_mb,
+                max_processes: self.max_processes,
+                disk_io_mb_s: self.disk_io_mb_s,
+                disk_iops: self.disk_iops,
+            },
+            timeouts: Timeouts {
+                idle_seconds: self.idle.map(|time| time.as_secs()),
+                max_lifetime_seconds: self.lifetime.map(|time| time.as_secs()),
+            },
+            mounts: self.mounts.clone(),
             command: self.command(),
             ports: self.ports.clone(),
-            read_only_root: self.read_only_root,
-            allow_network: self.allow_network,
+            read_only_root: self.read_only_root.then_some(true),
+            allow_network: self.allow_network.then_some(true),
             network: self.network.clone(),
             runtime: self.runtime.clone(),
             project_id: self.project.clone(),
+            workspace_path: self.workspace.clone(),
             workspace_source: self.source.clone(),
-            ..SandboxSpec::default()
-        };
-        let provider = self.provider.clone().filter(|name| !name.is_empty());
-        NewSandbox { id: Some(id), name: self.name.clone(), provider, spec, ..NewSandbox::default() }
-    }
-
-    /// Fails if only a server can make such a sandbox.
-    pub fn refuse_without_server(&self) -> anyhow::Result<()> {
-        match &self.source {
-            Some(_) => Err(needs_server()),
-            None => Ok(()),
+            start: true,
+            ..CreateSandbox::default()
         }
     }
 

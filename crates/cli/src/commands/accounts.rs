@@ -1,21 +1,17 @@
 //! `seawall accounts`: who owns conversations and sandboxes, for operators.
 
-use super::conversations::more;
-use crate::{app::App, output, turns};
+use super::conversations::{more, page};
+use crate::{output, session::Session};
 use anyhow::{Result, bail};
 use clap::{Args, Subcommand};
 use seawall_api::{
     AccountId,
     account::{Account, AccountUsage},
+    http::{CreateAccount, List},
 };
-use seawall_core::{
-    accounts::AccountSettings,
-    ports::{
-        Clock as _, SystemClock,
-        store::{Cursor, Page},
-    },
-};
-use serde_json::{Map, Value, json};
+use seawall_client::Page;
+use seawall_core::{Error, ports::store::Cursor};
+use serde_json::{Map, Value};
 
 #[derive(Debug, Args)]
 #[command(after_help = "\
@@ -93,7 +89,7 @@ fn setting(text: &str) -> Result<(String, Value), String> {
 
 impl SettingsArgs {
     /// The settings as they shall be; none: they stay as they are.
-    pub fn changed(&self, mut settings: Map<String, Value>) -> Option<Map<String, Value>> {
+    fn changed(&self, mut settings: Map<String, Value>) -> Option<Map<String, Value>> {
         if self.changes.is_empty() && self.unset.is_empty() {
             return None;
         }
@@ -103,46 +99,53 @@ impl SettingsArgs {
     }
 }
 
-pub async fn accounts(app: &App, args: &AccountsArgs) -> Result<i32> {
-    let own = turns::account(app).await?;
-    let store = &app.stores.accounts;
+pub async fn accounts(session: &Session, args: &AccountsArgs) -> Result<i32> {
+    let client = &session.client;
     match &args.what {
         AccountsCommand::Ls { limit, after } => {
-            let found = store.list(&Page { limit: *limit, after: *after }).await?;
-            list(app.json, &found.items, found.next.map(|next| next.to_string()))
+            list(session.json, &client.accounts(&page(*limit, *after)).await?)
         }
         AccountsCommand::Create { name, settings } => {
-            if name.trim().is_empty() {
-                bail!(crate::exit::Usage("an account needs a name".to_owned()));
-            }
-            let settings = settings.iter().cloned().collect();
-            AccountSettings::check(&settings)?;
-            let account = Account::new(AccountId::generate(), name.clone(), settings, SystemClock.now());
-            store.create(&account).await?;
-            made(app.json, &account)
+            let ask = CreateAccount { name: name.clone(), settings: settings.iter().cloned().collect() };
+            made(session.json, &client.create_account(&ask).await?)
         }
-        AccountsCommand::Suspend { id } => {
-            turns::services(app).await?.suspend_account(*id).await?;
-            Ok(0)
-        }
-        AccountsCommand::Resume { id } => {
-            turns::services(app).await?.resume_account(*id).await?;
-            Ok(0)
-        }
+        AccountsCommand::Settings(args) => settings(session, args).await,
+        AccountsCommand::Suspend { id } => client.suspend_account(*id).await.map(|_| 0).map_err(Into::into),
+        AccountsCommand::Resume { id } => client.resume_account(*id).await.map(|_| 0).map_err(Into::into),
         AccountsCommand::Rm { id, force } => {
             confirm(*force)?;
-            turns::services(app).await?.delete_account(*id).await?;
+            client.delete_account(*id).await?;
             Ok(0)
         }
-        AccountsCommand::Settings(args) => {
-            let mut account = store.get(args.id.unwrap_or(own)).await?;
-            if let Some(changed) = args.changed(account.settings.clone()) {
-                AccountSettings::check(&changed)?;
-                store.set_settings(account.id, &changed).await?;
-                account.settings = changed;
-            }
-            output::json(&account.settings)?;
-            Ok(0)
+    }
+}
+
+async fn settings(session: &Session, args: &SettingsArgs) -> Result<i32> {
+    let client = &session.client;
+    let account = match args.id {
+        Some(id) => find(session, id).await?,
+        None => client.account().await?,
+    };
+    let account = match (args.changed(account.settings.clone()), args.id) {
+        (None, _) => account,
+        (Some(changed), Some(id)) => client.set_settings_of(id, &changed).await?,
+        (Some(changed), None) => client.set_settings(&changed).await?,
+    };
+    output::json(&account.settings)?;
+    Ok(0)
+}
+
+/// There are few, and a server lists them all.
+async fn find(session: &Session, id: AccountId) -> Result<Account> {
+    let mut page = Page::first(1000);
+    loop {
+        let found = session.client.accounts(&page).await?;
+        if let Some(account) = found.items.into_iter().find(|account| account.id == id) {
+            return Ok(account);
+        }
+        match found.next {
+            Some(next) => page.after = Some(next),
+            None => return Err(Error::not_found(format!("there is no account {id}")).into()),
         }
     }
 }
@@ -157,15 +160,16 @@ pub struct AccountArgs {
     pub id: Option<AccountId>,
 }
 
-pub async fn account(app: &App, args: &AccountArgs) -> Result<i32> {
-    let own = turns::account(app).await?;
-    let account = args.id.unwrap_or(own);
-    app.stores.accounts.get(account).await?;
-    usage(app.json, &turns::services(app).await?.account_usage(account).await?)
+pub async fn account(session: &Session, args: &AccountArgs) -> Result<i32> {
+    let found = match args.id {
+        Some(id) => session.client.usage_of_account(id).await?,
+        None => session.client.account_usage().await?,
+    };
+    usage(session.json, &found)
 }
 
 /// A line for each limit.
-pub fn usage(json: bool, usage: &AccountUsage) -> Result<i32> {
+fn usage(json: bool, usage: &AccountUsage) -> Result<i32> {
     if json {
         output::json(usage)?;
         return Ok(0);
@@ -184,7 +188,7 @@ pub fn usage(json: bool, usage: &AccountUsage) -> Result<i32> {
 }
 
 /// Everything of the account goes, so a slip of the hand must not do it.
-pub fn confirm(force: bool) -> Result<()> {
+fn confirm(force: bool) -> Result<()> {
     match force {
         true => Ok(()),
         false => bail!(crate::exit::Usage(
@@ -194,23 +198,23 @@ pub fn confirm(force: bool) -> Result<()> {
     }
 }
 
-pub fn list(json: bool, accounts: &[Account], next: Option<String>) -> Result<i32> {
+fn list(json: bool, found: &List<Account>) -> Result<i32> {
     if json {
-        output::json(&json!({ "accounts": accounts, "next": next }))?;
+        output::json(found)?;
         return Ok(0);
     }
     let mut table = output::Table::new(&["ACCOUNT", "NAME", "STATE", "MADE"]);
-    for each in accounts {
+    for each in &found.items {
         let made = each.created_at.strftime("%Y-%m-%d %H:%M:%S").to_string();
         let state = if each.suspended_at.is_some() { "suspended" } else { "active" };
         table.row(vec![each.id.to_string(), each.name.clone(), state.to_owned(), made]);
     }
     table.print()?;
-    more(next);
+    more(found.next.as_deref());
     Ok(0)
 }
 
-pub fn made(json: bool, account: &Account) -> Result<i32> {
+fn made(json: bool, account: &Account) -> Result<i32> {
     match json {
         true => output::json(account)?,
         false => output::line(account.id)?,
@@ -221,6 +225,7 @@ pub fn made(json: bool, account: &Account) -> Result<i32> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use serde_json::json;
 
     #[test]
     fn values_are_json_or_text() {

@@ -1,24 +1,20 @@
-//! `seawall chat`: a prompt goes in, the answer streams out. And the process that runs the turn.
+//! `seawall chat`: a prompt goes in, the answer streams out. The server runs the turn.
 
 use crate::{
-    app::App,
     duration, exit, input,
     output::{self, Screen},
+    session::Session,
     signals::Signals,
-    turns,
 };
 use anyhow::{Context, Result, bail, ensure};
 use clap::Args;
 use seawall_api::{
-    AccountId, ConversationId, ProcessId, SandboxId, TurnId,
-    conversation::{TurnState, Usage},
+    ConversationId,
+    conversation::{Turn, TurnState, Usage},
     event::Event,
+    http::Prompt,
 };
-use seawall_core::{
-    Turns,
-    ports::store::Page,
-    turns::{Choice, Followed, TurnAsk},
-};
+use seawall_client::{Page, TurnEvents, TurnRequest};
 use std::{io::IsTerminal, time::Duration};
 
 #[derive(Debug, Args)]
@@ -42,9 +38,9 @@ pub struct ChatArgs {
     #[arg(short, long, value_name = "NAME")]
     pub template: Option<String>,
 
-    /// The sandbox to use; an id that is not known is made
+    /// The sandbox to use: an id or a name; a whole id that is not known is made
     #[arg(long, value_name = "ID")]
-    pub sandbox: Option<SandboxId>,
+    pub sandbox: Option<String>,
 
     /// Take that sandbox even where the conversation has another
     #[arg(long, requires = "sandbox")]
@@ -63,37 +59,42 @@ pub struct ChatArgs {
     pub cancel: bool,
 }
 
-const LOOK_AFTER: Duration = Duration::from_secs(2);
-const LOOK_SELDOM: Duration = Duration::from_secs(60);
-/// For what comes after a turn's end: the outbox.
-const LAST_WORDS: Duration = Duration::from_secs(130);
-
-#[derive(Debug, Args)]
-pub struct RunTurnArgs {
-    pub turn: TurnId,
-}
-
-pub async fn chat(app: &App, args: &ChatArgs) -> Result<i32> {
-    let account = turns::account(app).await?;
-    let turns = turns::open(app).await?;
+pub async fn chat(session: &Session, args: &ChatArgs) -> Result<i32> {
     if args.cancel {
-        return cancel(app, &turns, account, args).await;
+        return cancel(session, args).await;
     }
     let prompt = prompt(args).await?;
-    let turn = match (prompt.is_empty(), args.conversation) {
-        (true, Some(conversation)) => last_turn(app, account, conversation).await?,
-        (true, None) => bail!(nothing_said()),
-        (false, _) => {
-            let begun = turns.begin(account, ask(args, prompt)).await?;
-            turns::run_apart(app, begun.turn.id)?;
-            begun.turn.id
+    let mut events = match (prompt.is_empty(), args.conversation) {
+        (true, Some(conversation)) => {
+            let turn = last_turn(session, conversation).await?;
+            session.client.turn_events(conversation, turn.id, 0)
         }
+        (true, None) => bail!(nothing_said()),
+        (false, _) => session.client.prompt(&ask(session, args, prompt).await?).await?,
     };
-    show(app, &turns, account, turn).await
+    let mut signals = Signals::listen()?;
+    let mut view = View::new(session.json);
+    tokio::select! {
+        shown = all(&mut view, &mut events) => shown,
+        signal = signals.next() => {
+            view.end_line()?;
+            if let Some((conversation, _)) = events.turn() {
+                goes_on(conversation);
+            }
+            Ok(exit::by_signal(signal))
+        }
+    }
+}
+
+async fn all(view: &mut View, events: &mut TurnEvents) -> Result<i32> {
+    while let Some((number, event)) = events.next().await? {
+        view.show(number, event)?;
+    }
+    Ok(view.code)
 }
 
 /// What was said; nothing where only a look is wanted.
-pub async fn prompt(args: &ChatArgs) -> Result<String> {
+async fn prompt(args: &ChatArgs) -> Result<String> {
     match args.prompt.join(" ") {
         dash if dash == "-" => {
             let text = input::text().await?;
@@ -108,108 +109,66 @@ pub async fn prompt(args: &ChatArgs) -> Result<String> {
     }
 }
 
-pub fn nothing_said() -> exit::Usage {
+fn nothing_said() -> exit::Usage {
     exit::Usage("say what the agent shall do: seawall chat 'PROMPT'".to_owned())
 }
 
-fn ask(args: &ChatArgs, prompt: String) -> TurnAsk {
-    TurnAsk {
+async fn ask(session: &Session, args: &ChatArgs, prompt: String) -> Result<TurnRequest> {
+    let sandbox = match &args.sandbox {
+        Some(reference) => Some(session.find_id(reference).await?),
+        None => None,
+    };
+    Ok(TurnRequest {
         conversation: args.conversation,
-        sandbox: match (args.sandbox, args.relink) {
-            (None, _) => Choice::Auto,
-            (Some(id), false) => Choice::This(id),
-            (Some(id), true) => Choice::Relink(id),
+        sandbox,
+        relink: args.relink,
+        wait: args.wait,
+        prompt: Prompt {
+            prompt,
+            agent_id: args.agent.clone(),
+            organization_id: None,
+            template: args.template.clone(),
         },
-        prompt,
-        agent_id: args.agent.clone(),
-        organization_id: None,
-        template: args.template.clone(),
-        wait: args.wait.unwrap_or_default(),
-        withdrawn: None,
-    }
+    })
 }
 
-async fn last_turn(app: &App, account: AccountId, conversation: ConversationId) -> Result<TurnId> {
-    app.stores.conversations.get(account, conversation).await?;
-    let turns = app.stores.turns.list(account, conversation, &Page::first(1)).await?;
-    let last = turns.items.first().map(|turn| turn.id);
-    last.context("nothing was said in this conversation yet")
+async fn last_turn(session: &Session, conversation: ConversationId) -> Result<Turn> {
+    let turns = session.client.turns(conversation, &Page::first(1)).await?;
+    turns.items.into_iter().next().context("nothing was said in this conversation yet")
 }
 
-async fn cancel(app: &App, turns: &Turns, account: AccountId, args: &ChatArgs) -> Result<i32> {
+async fn cancel(session: &Session, args: &ChatArgs) -> Result<i32> {
     let Some(conversation) = args.conversation else { return Ok(exit::USAGE) };
-    let id = last_turn(app, account, conversation).await?;
-    let turn = app.stores.turns.get(account, id).await?;
-    // Whoever runs the turn hears of it, also where its agent does not run yet.
-    ensure!(turns.cancel_turn(account, id).await?, "no turn of this conversation runs");
-    // And at once where it does.
-    if let Some(sandbox) = turn.sandbox_id
-        && let Ok(guest) = app.sandboxes.guest(sandbox).await
-    {
-        let _ = guest.kill(ProcessId::try_from(id.as_uuid())?).await;
-    }
+    let turn = last_turn(session, conversation).await?;
+    let asked = session.client.cancel_turn(conversation, turn.id).await?;
+    ensure!(asked.cancelled, "no turn of this conversation runs");
     Ok(0)
 }
 
-async fn show(app: &App, turns: &Turns, account: AccountId, turn: TurnId) -> Result<i32> {
-    let mut signals = Signals::listen()?;
-    let mut followed = turns.follow(account, turn, 0).await?;
-    let mut view = View::new(app.json);
-    // Should the process that runs it be killed, somebody has to take it up.
-    let looking_after = async {
-        let mut pause = LOOK_AFTER;
-        loop {
-            tokio::time::sleep(pause).await;
-            // Where processes cannot live, e.g. on a full disk, more of them help nobody.
-            pause = (pause * 2).min(LOOK_SELDOM);
-            if let Err(error) = turns::take_up(app).await {
-                tracing::warn!(error = %format!("{error:#}"), "turns could not be looked after");
-            }
-        }
-    };
-    tokio::select! {
-        shown = view.all(&mut followed) => shown,
-        () = looking_after => Ok(exit::FAILED),
-        signal = signals.next() => {
-            view.end_line()?;
-            let conversation = app.stores.turns.get(account, turn).await?.conversation_id;
-            goes_on(conversation);
-            Ok(exit::by_signal(signal))
-        }
-    }
-}
-
 /// Whoever looks away may look again.
-pub fn goes_on(conversation: ConversationId) {
+fn goes_on(conversation: ConversationId) {
     output::note(format!("the turn goes on; see it again with: seawall chat -c {conversation}"));
 }
 
 /// What a person sees: the answer on stdout, all else on stderr.
-pub struct View {
+struct View {
     json: bool,
     /// Where that is a terminal. Elsewhere the answer is passed on as it is.
     stdout: Option<Screen>,
     stderr: Option<Screen>,
     open_line: bool,
     /// The exit code, as far as it is known.
-    pub code: i32,
+    code: i32,
 }
 
 impl View {
-    pub fn new(json: bool) -> View {
+    fn new(json: bool) -> View {
         let stdout = std::io::stdout().is_terminal().then(Screen::default);
         let stderr = std::io::stderr().is_terminal().then(Screen::default);
         View { json, stdout, stderr, open_line: false, code: 0 }
     }
 
-    async fn all(&mut self, followed: &mut Followed) -> Result<i32> {
-        while let Some((number, event)) = followed.next().await? {
-            self.show(number, event)?;
-        }
-        Ok(self.code)
-    }
-
-    pub fn show(&mut self, number: u64, event: Event) -> Result<()> {
+    fn show(&mut self, number: u64, event: Event) -> Result<()> {
         if let Event::TurnEnded { state, .. } = &event {
             self.code = if *state == TurnState::Completed { 0 } else { exit::FAILED };
         }
@@ -289,7 +248,7 @@ impl View {
         Ok(())
     }
 
-    pub fn end_line(&mut self) -> Result<()> {
+    fn end_line(&mut self) -> Result<()> {
         if let Some(screen) = &mut self.stderr {
             output::error_raw(screen.end().as_bytes());
         }
@@ -307,47 +266,5 @@ fn short(text: &str) -> String {
     match text.char_indices().nth(200) {
         Some((at, _)) => format!("{}…", &text[..at]),
         None => text.to_owned(),
-    }
-}
-
-/// Apart from the terminal that asked for it, to the turn's end.
-pub async fn run_turn(app: &App, args: &RunTurnArgs) -> Result<i32> {
-    // A session of its own: no terminal's end reaches it. It fails only where that is so already.
-    let _ = rustix::process::setsid();
-    let turns = turns::open(app).await?;
-    if let Some(account) = account_of(app, args.turn).await? {
-        turns.spawn(account, app.stores.turns.get(account, args.turn).await?);
-        tokio::select! {
-            () = turns.idle() => {}
-            // Whatever this process still waits for, it waits for nothing.
-            () = is_over(app, account, args.turn) => {}
-        }
-    }
-    Ok(0)
-}
-
-/// The account of a turn that runs.
-async fn account_of(app: &App, turn: TurnId) -> Result<Option<AccountId>> {
-    let mut page = Page::first(500);
-    loop {
-        let running = app.stores.turns.running(&page).await?;
-        if let Some(found) = running.items.iter().find(|running| running.id == turn) {
-            return Ok(Some(found.account_id));
-        }
-        match running.next {
-            Some(next) => page = Page::first(500).after(next),
-            None => return Ok(None),
-        }
-    }
-}
-
-/// A while after somebody, here or elsewhere, ended the turn.
-async fn is_over(app: &App, account: AccountId, turn: TurnId) {
-    loop {
-        tokio::time::sleep(LOOK_AFTER).await;
-        if app.stores.turns.get(account, turn).await.is_ok_and(|turn| turn.state != TurnState::Running) {
-            tokio::time::sleep(LAST_WORDS).await;
-            return;
-        }
     }
 }

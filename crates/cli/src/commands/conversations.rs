@@ -1,14 +1,17 @@
 //! `seawall conversations`, `messages` and `templates`.
 
-use crate::{app::App, config::templates as load, output, turns};
+use crate::{output, session::Session};
 use anyhow::Result;
 use clap::{Args, Subcommand};
+use futures::{StreamExt, stream};
 use seawall_api::{
     ConversationId,
-    conversation::{Conversation, Message, Role},
+    conversation::{Conversation, Role},
+    http::List,
 };
-use seawall_core::ports::store::{ConversationFilter, Cursor, Direction, Page};
-use serde_json::json;
+use seawall_client::{ListConversations, Page};
+use seawall_core::ports::store::Cursor;
+use serde_json::{Value, json};
 
 #[derive(Debug, Args)]
 pub struct ConversationsArgs {
@@ -58,22 +61,45 @@ pub struct TemplatesArgs {
 }
 
 pub fn page(limit: u32, after: Option<Cursor>) -> Page {
-    Page { limit, after }
+    Page { limit: Some(limit), after: after.map(|after| after.to_string()) }
 }
 
-pub async fn conversations(app: &App, args: &ConversationsArgs) -> Result<i32> {
-    let account = turns::account(app).await?;
+pub async fn conversations(session: &Session, args: &ConversationsArgs) -> Result<i32> {
     if let Some(ConversationsCommand::Rm { id, terminate }) = &args.what {
-        let terminate = *terminate || app.settings.server.delete_terminates_sandbox;
-        turns::open(app).await?.delete_conversation(account, *id, terminate).await?;
-        return removed(app.json, *id);
+        session.client.delete_conversation(*id, terminate.then_some(true)).await?;
+        return removed(session.json, *id);
     }
-    let filter = ConversationFilter::default();
-    let found = app.stores.conversations.list(account, &filter, &page(args.limit, args.after)).await?;
-    list(app.json, &found.items, found.next.map(|next| next.to_string()))
+    let list = ListConversations { page: page(args.limit, args.after), ..ListConversations::default() };
+    let found = session.client.conversations(&list).await?;
+    if session.json {
+        output::json(&found)?;
+        return Ok(0);
+    }
+    let titles = stream::iter(&found.items).map(|each| title(session, each.id)).buffered(AT_ONCE);
+    show(&found, &titles.collect::<Vec<_>>().await)
 }
 
-pub fn removed(json: bool, id: ConversationId) -> Result<i32> {
+/// Titles that are looked up at the same time.
+const AT_ONCE: usize = 8;
+/// Characters of a title.
+const TITLE: usize = 40;
+
+/// The beginning of the first prompt. A conversation without one, or whose messages cannot be read, has none.
+async fn title(session: &Session, id: ConversationId) -> String {
+    let first = session.client.messages(id, false, &Page::first(1)).await;
+    let first = first.ok().and_then(|found| found.items.into_iter().next());
+    let line = first.map(|message| message.body.trim().lines().next().unwrap_or_default().to_owned());
+    shortened(&line.unwrap_or_default())
+}
+
+fn shortened(line: &str) -> String {
+    match line.char_indices().nth(TITLE) {
+        Some((at, _)) => format!("{}…", &line[..at]),
+        None => line.to_owned(),
+    }
+}
+
+fn removed(json: bool, id: ConversationId) -> Result<i32> {
     match json {
         true => output::json(&json!({ "id": id, "removed": true }))?,
         false => output::line(id)?,
@@ -81,14 +107,17 @@ pub fn removed(json: bool, id: ConversationId) -> Result<i32> {
     Ok(0)
 }
 
-pub fn list(json: bool, found: &[Conversation], next: Option<String>) -> Result<i32> {
-    if json {
-        output::json(&json!({ "conversations": found, "next": next }))?;
-        return Ok(0);
-    }
-    let mut table =
-        output::Table::new(&["CONVERSATION", "TEMPLATE", "MESSAGES", "TOKENS", "UPDATED", "SANDBOX"]);
-    for each in found {
+fn show(found: &List<Conversation>, titles: &[String]) -> Result<i32> {
+    let mut table = output::Table::new(&[
+        "CONVERSATION",
+        "TEMPLATE",
+        "MESSAGES",
+        "TOKENS",
+        "UPDATED",
+        "SANDBOX",
+        "TITLE",
+    ]);
+    for (each, title) in found.items.iter().zip(titles) {
         let stats = &each.stats;
         let tokens = stats.total_input_tokens + stats.total_output_tokens + stats.total_cache_tokens;
         table.row(vec![
@@ -98,27 +127,21 @@ pub fn list(json: bool, found: &[Conversation], next: Option<String>) -> Result<
             tokens.to_string(),
             each.updated_at.strftime("%Y-%m-%d %H:%M:%S").to_string(),
             each.sandbox_id.map_or_else(|| "-".to_owned(), |id| id.to_string()),
+            title.clone(),
         ]);
     }
     table.print()?;
-    more(next);
+    more(found.next.as_deref());
     Ok(0)
 }
 
-pub async fn messages(app: &App, args: &MessagesArgs) -> Result<i32> {
-    let account = turns::account(app).await?;
-    app.stores.conversations.get(account, args.id).await?;
-    let page = page(args.limit, args.after);
-    let found = app.stores.messages.list(account, args.id, Direction::OldestFirst, &page).await?;
-    said(app.json, &found.items, found.next.map(|next| next.to_string()))
-}
-
-pub fn said(json: bool, found: &[Message], next: Option<String>) -> Result<i32> {
-    if json {
-        output::json(&json!({ "messages": found, "next": next }))?;
+pub async fn messages(session: &Session, args: &MessagesArgs) -> Result<i32> {
+    let found = session.client.messages(args.id, false, &page(args.limit, args.after)).await?;
+    if session.json {
+        output::json(&found)?;
         return Ok(0);
     }
-    for message in found {
+    for message in &found.items {
         let at = message.created_at.strftime("%Y-%m-%d %H:%M:%S");
         let who = match message.role {
             Role::User => "you",
@@ -132,35 +155,55 @@ pub fn said(json: bool, found: &[Message], next: Option<String>) -> Result<i32> 
         }
         output::line(message.body.trim_end())?;
     }
-    more(next);
+    more(found.next.as_deref());
     Ok(0)
 }
 
-pub fn more(next: Option<String>) {
+/// Prints how to get the next page, if a next page exists.
+pub fn more(next: Option<&str>) {
     if let Some(next) = next {
         output::note(format!("there are more: --after {next}"));
     }
 }
 
-pub async fn templates(app: &App, args: &TemplatesArgs) -> Result<i32> {
-    let all = load(&app.settings.agents, &app.settings.data)?;
+pub async fn templates(session: &Session, args: &TemplatesArgs) -> Result<i32> {
     if let Some(name) = &args.name {
-        output::json(all.get(name)?)?;
+        output::json(&session.client.template(name).await?)?;
         return Ok(0);
     }
-    if app.json {
-        output::json(&all.all().collect::<Vec<_>>())?;
+    let found = session.client.templates().await?;
+    if session.json {
+        output::json(&found)?;
         return Ok(0);
     }
-    template_table(all.all().map(|each| [&*each.name, &*each.agent.driver, &*each.description])).print()?;
+    let mut table = output::Table::new(&["TEMPLATE", "AGENT", "WHAT IT IS"]);
+    for template in &found.items {
+        table.row(row(template).map(str::to_owned).to_vec());
+    }
+    table.print()?;
     Ok(0)
 }
 
-/// Of names, drivers and descriptions.
-pub fn template_table<'a>(rows: impl Iterator<Item = [&'a str; 3]>) -> output::Table {
-    let mut table = output::Table::new(&["TEMPLATE", "AGENT", "WHAT IT IS"]);
-    for row in rows {
-        table.row(row.map(str::to_owned).to_vec());
+/// Returns a template's name, driver and description.
+fn row(template: &Value) -> [&str; 3] {
+    let driver = &template["driver"];
+    [&template["name"], driver, &template["description"]].map(|word| word.as_str().unwrap_or_default())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_template_is_shown_by_three_words() {
+        let template = json!({ "name": "shell", "driver": "sh", "description": "a shell" });
+        assert_eq!(row(&template), ["shell", "sh", "a shell"]);
+        assert_eq!(row(&json!({})), ["", "", ""]);
     }
-    table
+
+    #[test]
+    fn a_long_prompt_makes_a_short_title() {
+        assert_eq!(shortened("write a poem"), "write a poem");
+        assert_eq!(shortened(&"ä".repeat(50)), "ä".repeat(TITLE) + "…");
+    }
 }

@@ -1,11 +1,6 @@
 //! `seawall cp`: files into a sandbox, or out of it.
 
-use crate::{
-    exit::Usage,
-    lookup::{self, Place},
-    output,
-    signals::Signals,
-};
+use crate::{exit::Usage, output, session::Session, signals::Signals};
 use anyhow::Result;
 use clap::Args;
 use progress::Progress;
@@ -47,30 +42,30 @@ pub struct CpArgs {
     pub to: OsString,
 }
 
-pub async fn cp(app: &dyn Place, args: &CpArgs) -> Result<i32> {
+pub async fn cp(session: &Session, args: &CpArgs) -> Result<i32> {
     let mut signals = Signals::listen()?;
     tokio::select! {
-        copied = copy(app, args) => copied.map(|whole| if whole { 0 } else { crate::exit::FAILED }),
+        copied = copy(session, args) => copied.map(|whole| if whole { 0 } else { crate::exit::FAILED }),
         // Dropping the copy takes its half-written files away.
         signal = signals.next() => Ok(crate::exit::by_signal(signal)),
     }
 }
 
 /// Whether everything was copied.
-async fn copy(app: &dyn Place, args: &CpArgs) -> Result<bool> {
+async fn copy(session: &Session, args: &CpArgs) -> Result<bool> {
     let progress = Progress::new();
     let copied = match (Side::parse(&args.from), Side::parse(&args.to)) {
         (Side::Box { sandbox, path }, Side::Local(to)) => {
-            download::to_path(&guest(app, &sandbox).await?, &path, &to, &progress).await
+            download::to_path(&guest(session, &sandbox).await?, &path, &to, &progress).await
         }
         (Side::Box { sandbox, path }, Side::Stream) => {
-            download::to_stdout(&guest(app, &sandbox).await?, &path, &progress).await
+            download::to_stdout(&guest(session, &sandbox).await?, &path, &progress).await
         }
         (Side::Local(from), Side::Box { sandbox, path }) => {
-            upload::from_path(&guest(app, &sandbox).await?, &from, &path, &progress).await
+            upload::from_path(&guest(session, &sandbox).await?, &from, &path, &progress).await
         }
         (Side::Stream, Side::Box { sandbox, path }) => {
-            upload::from_stdin(&guest(app, &sandbox).await?, &path, &progress).await
+            upload::from_stdin(&guest(session, &sandbox).await?, &path, &progress).await
         }
         (Side::Box { .. }, Side::Box { .. }) => {
             Err(Usage("both sides are in a sandbox: copy to a local path first, or to `-`".into()).into())
@@ -79,7 +74,7 @@ async fn copy(app: &dyn Place, args: &CpArgs) -> Result<bool> {
     };
     progress.finish();
     copied?;
-    if app.json() {
+    if session.json {
         let (files, bytes) = progress.totals();
         let summary = serde_json::json!({ "files": files, "bytes": bytes });
         // Stdout may be the file itself.
@@ -88,6 +83,6 @@ async fn copy(app: &dyn Place, args: &CpArgs) -> Result<bool> {
     Ok(progress.is_whole())
 }
 
-async fn guest(app: &dyn Place, reference: &str) -> Result<Guest> {
-    Ok(lookup::guest(app, reference).await?.1)
+async fn guest(session: &Session, reference: &str) -> Result<Guest> {
+    Ok(session.guest(reference).await?.1)
 }

@@ -1,14 +1,16 @@
 //! `seawall create`: a sandbox that stays.
 
+use super::run::finished;
 use crate::{
-    app::App,
     args::{SpecArgs, key_value},
-    output,
+    exit, output,
+    session::Session,
+    signals::Signals,
 };
-use anyhow::{Context, Result};
+use anyhow::Result;
 use clap::Args;
-use seawall_api::{AccountId, SandboxId, sandbox::SandboxInfo};
-use seawall_core::{NewSandbox, ports::Volumes};
+use seawall_api::{ErrorKind, SandboxId, http::CreateSandbox, sandbox::SandboxInfo};
+use seawall_client::EndSandbox;
 
 #[derive(Debug, Args)]
 #[command(
@@ -31,35 +33,45 @@ pub struct CreateArgs {
     pub spec: SpecArgs,
 }
 
-pub async fn create(app: &App, args: &CreateArgs) -> Result<i32> {
-    args.spec.refuse_without_server()?;
+pub async fn create(session: &Session, args: &CreateArgs) -> Result<i32> {
+    let mut signals = Signals::listen()?;
     let id = SandboxId::generate();
-    let mut new = args.spec.new_sandbox(id);
-    new.spec.env = args.env.iter().cloned().collect();
-    new.spec.user = args.user.clone();
-    app.settings.mounts.check(AccountId::LOCAL, &new.spec.mounts)?;
-    let info =
-        if args.no_start { app.sandboxes.create(new).await? } else { made_and_started(app, new).await? };
-    if app.json {
-        output::json(&info)?
-    } else {
-        output::line(info.id)?
+    let new = CreateSandbox {
+        env: args.env.iter().cloned().collect(),
+        user: args.user.clone(),
+        start: !args.no_start,
+        ..args.spec.create(id)
+    };
+    let making = async { anyhow::Ok(session.client.create_sandbox(&new).await?) };
+    let made = match finished(making, &mut signals).await? {
+        Ok(made) => made,
+        Err(signal) => {
+            discard(session, id).await;
+            return Ok(exit::by_signal(signal));
+        }
+    };
+    warn_of_provider(&made.info);
+    match session.json {
+        true => output::json(&made)?,
+        false => output::line(made.info.id)?,
     }
     Ok(0)
 }
 
-/// What cannot be started is not left behind.
-async fn made_and_started(app: &App, new: NewSandbox) -> Result<SandboxInfo> {
-    let id = new.id.unwrap_or_else(SandboxId::generate);
-    match app.sandboxes.launch(NewSandbox { id: Some(id), ..new }).await {
-        Ok((info, _guest)) => Ok(info),
-        // Nothing was made.
-        Err(error) if app.sandboxes.get(id).await.is_err() => Err(error.into()),
-        Err(error) => {
-            if let Err(left) = app.sandboxes.remove(id, Volumes::Delete).await {
-                tracing::warn!("sandbox {id} is left behind: {}", left.chain());
-            }
-            Err(error).context("the sandbox could not be started, and was removed")
-        }
+/// Removes the sandbox of an interrupted creation. The client chose the id a moment ago, so no other sandbox has it.
+async fn discard(session: &Session, id: SandboxId) {
+    let end = EndSandbox { sync: false, force: true, delete_volumes: Some(true), delete_versions: false };
+    match session.client.end_sandbox(id, &end).await {
+        Err(error) if !matches!(error.kind(), ErrorKind::NotFound | ErrorKind::Gone) => output::note(
+            format!("sandbox {id} is left behind ({error}): remove it with `seawall rm -f --volumes {id}`"),
+        ),
+        _ => {}
+    }
+}
+
+/// The provider `local` is for development: its sandboxes are plain processes.
+pub fn warn_of_provider(info: &SandboxInfo) {
+    if info.provider == "local" {
+        output::note("the provider `local` isolates nothing: its processes can do all that you can");
     }
 }

@@ -1,15 +1,23 @@
 //! `seawall db`: the database, for operators.
 
-use crate::{config::Settings, exit, output};
+use crate::{
+    app::prepare_data,
+    config::Settings,
+    exit, output,
+    serving::{Ownership, checked},
+    session::Session,
+};
 use anyhow::{Context, Result, bail};
 use clap::{Args, Subcommand};
 use jiff::Timestamp;
-use seawall_stores::{
-    Db,
-    sql::{self, Check},
-};
+use seawall_api::http::DatabaseCheck;
+use seawall_stores::{Db, sql};
 use serde_json::json;
-use std::path::PathBuf;
+use std::{
+    io::Write,
+    os::unix::fs::OpenOptionsExt,
+    path::{Path, PathBuf},
+};
 
 #[derive(Debug, Args)]
 #[command(after_help = "\
@@ -26,14 +34,14 @@ pub struct DbArgs {
 
 #[derive(Debug, Subcommand)]
 pub enum DbCommand {
-    /// Bring the tables up to date; every command that uses them does so too
+    /// Bring the tables up to date while no server runs; a server that starts does so too
     Migrate,
-    /// Write a whole copy to a new file, while the database is used (SQLite)
+    /// Write a whole copy to a new file of this machine, while the database is in use (SQLite)
     Backup {
         /// The file, which must not exist
         to: PathBuf,
     },
-    /// Put a copy in the place of the database, which nobody may use meanwhile (SQLite)
+    /// Put a copy in the place of the database while no server runs (SQLite)
     Restore {
         /// A file that `backup` wrote
         from: PathBuf,
@@ -42,16 +50,60 @@ pub enum DbCommand {
     Check,
 }
 
-pub async fn db(settings: &Settings, args: &DbArgs, json: bool) -> Result<i32> {
+/// `migrate` and `restore`, which need the data folder for themselves.
+pub async fn offline(settings: &Settings, args: &DbArgs, json: bool) -> Result<i32> {
+    prepare_data(&settings.data)?;
+    let _owned = Ownership::take_offline(&settings.data).await?;
     match &args.what {
-        DbCommand::Migrate => migrate(settings, json).await,
-        DbCommand::Backup { to } => {
-            let found = sql::backup(&open(settings).await?, to).await?;
-            told(&found, json, &format!("{} is whole", to.display()))
-        }
         DbCommand::Restore { from } => restore(settings, from.clone(), json).await,
-        DbCommand::Check => told(&sql::check(&open(settings).await?).await?, json, "all agrees"),
+        _ => migrate(settings, json).await,
     }
+}
+
+/// `check` and `backup`, which the server does.
+pub async fn db(session: &Session, args: &DbArgs) -> Result<i32> {
+    match &args.what {
+        DbCommand::Backup { to } => backup(session, to).await,
+        _ => told(&session.client.check_database().await?, session.json, "all agrees"),
+    }
+}
+
+impl DbArgs {
+    /// Returns whether the command needs the data folder without a server.
+    pub fn is_offline(&self) -> bool {
+        matches!(self.what, DbCommand::Migrate | DbCommand::Restore { .. })
+    }
+}
+
+/// Receives the copy, which the server makes and checks, and renames it when it is complete.
+async fn backup(session: &Session, to: &Path) -> Result<i32> {
+    if to.exists() {
+        bail!("{} exists: name another file", to.display());
+    }
+    let mut answer = session.client.backup_database().await?;
+    let draft = to.with_added_extension("making");
+    let written = async {
+        let mut options = std::fs::File::options();
+        let mut file = options.write(true).create(true).truncate(true).mode(0o600).open(&draft)?;
+        let mut bytes = 0;
+        while let Some(part) = answer.chunk().await? {
+            bytes += part.len();
+            file.write_all(&part)?;
+        }
+        file.sync_all()?;
+        std::fs::rename(&draft, to)?;
+        anyhow::Ok(bytes)
+    };
+    let written = written.await;
+    if written.is_err() {
+        let _ = std::fs::remove_file(&draft);
+    }
+    let bytes = written.with_context(|| format!("cannot write {}", to.display()))?;
+    match session.json {
+        true => output::json(&json!({ "file": to, "bytes": bytes }))?,
+        false => output::line(format!("{} is whole: {bytes} bytes", to.display()))?,
+    }
+    Ok(0)
 }
 
 fn file(settings: &Settings) -> PathBuf {
@@ -90,26 +142,21 @@ async fn restore(settings: &Settings, from: PathBuf, json: bool) -> Result<i32> 
     if let Some(kept) = kept {
         output::note(format!("the database of before is kept: {}", kept.display()));
     }
-    told(&found, json, &format!("{} is in use from now on", from.display()))
+    told(&checked(found), json, &format!("{} is in use from now on", from.display()))
 }
 
-fn told(found: &Check, json: bool, well: &str) -> Result<i32> {
-    let whole = found.wrong.is_empty();
+fn told(found: &DatabaseCheck, json: bool, well: &str) -> Result<i32> {
     if json {
-        let Check { conversations, turns, wrong } = found;
-        output::json(
-            &json!({ "ok": whole, "conversations": conversations, "turns": turns, "wrong": wrong }),
-        )?;
+        output::json(found)?;
     } else {
         for wrong in &found.wrong {
             output::line(wrong)?;
         }
         let counts = format!("{} conversations, {} turns", found.conversations, found.turns);
-        output::line(&if whole {
-            format!("{well}: {counts}")
-        } else {
-            format!("{} wrong: {counts}", found.wrong.len())
+        output::line(&match found.ok {
+            true => format!("{well}: {counts}"),
+            false => format!("{} wrong: {counts}", found.wrong.len()),
         })?;
     }
-    Ok(if whole { 0 } else { exit::FAILED })
+    Ok(if found.ok { 0 } else { exit::FAILED })
 }

@@ -1,10 +1,11 @@
 //! `seawall exec`: a command in a sandbox that runs.
 
+use super::completions::sandboxes;
 use crate::{
     args::ProcessArgs,
     attached::{self, Attachment},
-    lookup::{self, Place},
     output,
+    session::Session,
     signals::Signals,
 };
 use anyhow::Result;
@@ -28,6 +29,7 @@ pub struct ExecArgs {
     pub detach: bool,
 
     /// In which sandbox: an id or a name
+    #[arg(add = sandboxes())]
     pub id: String,
 
     /// The command and its arguments
@@ -35,13 +37,13 @@ pub struct ExecArgs {
     pub command: Vec<String>,
 }
 
-pub async fn exec(app: &dyn Place, args: &ExecArgs) -> Result<i32> {
-    let start = args.process.start(app.settings(), &args.command, args.detach)?;
+pub async fn exec(session: &Session, args: &ExecArgs) -> Result<i32> {
+    let start = args.process.start(&session.settings, &args.command, args.detach)?;
     let mut signals = Signals::listen()?;
-    let (_, guest) = lookup::guest(app, &args.id).await?;
+    let (_, guest) = session.guest(&args.id).await?;
     if args.detach {
         let started = guest.start_detached(start).await?;
-        if app.json() {
+        if session.json {
             output::json(&started)?
         } else {
             output::line(started.process)?

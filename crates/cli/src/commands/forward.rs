@@ -1,10 +1,7 @@
 //! `seawall forward`: a port of a sandbox, on this machine, until Ctrl-C.
 
-use crate::{
-    lookup::{self, Place},
-    output,
-    signals::Signals,
-};
+use super::completions::sandboxes;
+use crate::{output, session::Session, signals::Signals};
 use anyhow::{Context, Result};
 use clap::Args;
 use seawall_core::tunnels;
@@ -16,6 +13,7 @@ use std::net::{Ipv4Addr, SocketAddr};
 )]
 pub struct ForwardArgs {
     /// Of which sandbox: an id or a name
+    #[arg(add = sandboxes())]
     pub id: String,
 
     /// The port in the sandbox
@@ -27,18 +25,18 @@ pub struct ForwardArgs {
     pub local: u16,
 }
 
-pub async fn forward(app: &dyn Place, args: &ForwardArgs) -> Result<i32> {
+pub async fn forward(session: &Session, args: &ForwardArgs) -> Result<i32> {
     let mut signals = Signals::listen()?;
-    let (info, guest) = lookup::guest(app, &args.id).await?;
+    let (id, guest) = session.guest(&args.id).await?;
     // Loopback only: whoever wants more says so to a real proxy.
     let bind = SocketAddr::from((Ipv4Addr::LOCALHOST, args.local));
     let forward = tunnels::forward(guest, args.port, bind).await;
     let forward = forward.with_context(|| format!("cannot forward {bind}"))?;
-    if app.json() {
+    if session.json {
         output::json(&serde_json::json!({ "local": forward.local, "port": args.port }))?;
     } else {
         output::line(forward.local)?;
-        output::note(format!("leads to port {} of {}; Ctrl-C ends it", args.port, info.id));
+        output::note(format!("leads to port {} of {}; Ctrl-C ends it", args.port, id));
     }
     signals.next().await;
     Ok(0)

@@ -1,23 +1,16 @@
 //! `seawall hooks`: what hooks did in a sandbox.
 
-use crate::{
-    app::App,
-    commands::{
-        conversations::{more, page},
-        versions::workspace,
-    },
-    output, turns,
-};
+use super::completions::sandboxes;
+use super::conversations::{more, page};
+use crate::{output, session::Session};
 use anyhow::Result;
 use clap::Args;
-use seawall_api::hook::HookRun;
 use seawall_core::ports::store::Cursor;
-use serde_json::json;
 
 #[derive(Debug, Args)]
 pub struct HooksArgs {
     /// The sandbox: an id or a name; the whole id where it is gone
-    #[arg(value_name = "ID")]
+    #[arg(value_name = "ID", add = sandboxes())]
     pub id: String,
 
     /// How many, from the newest on
@@ -29,25 +22,15 @@ pub struct HooksArgs {
     pub after: Option<Cursor>,
 }
 
-pub async fn hooks(app: &App, args: &HooksArgs) -> Result<i32> {
-    let account = turns::account(app).await?;
-    let id = workspace(app, &args.id).await?;
-    let found = app.stores.hook_runs.list(account, Some(id), &page(args.limit, args.after)).await?;
-    if found.items.is_empty() {
-        // Of one that could not be made nothing is left but its runs.
-        app.stores.sandboxes.get(account, id).await?;
-    }
-    let runs: Vec<HookRun> = found.items.into_iter().map(|run| run.told_to(account)).collect();
-    show(app.json, &runs, found.next.map(|next| next.to_string()))
-}
-
-pub fn show(json: bool, runs: &[HookRun], next: Option<String>) -> Result<i32> {
-    if json {
-        output::json(&json!({ "runs": runs, "next": next }))?;
+pub async fn hooks(session: &Session, args: &HooksArgs) -> Result<i32> {
+    let id = session.find_id(&args.id).await?;
+    let found = session.client.hook_runs(id, &page(args.limit, args.after)).await?;
+    if session.json {
+        output::json(&found)?;
         return Ok(0);
     }
     let mut table = output::Table::new(&["BEGAN", "HOOK", "TOOK", "WHICH", "RESULT"]);
-    for run in runs {
+    for run in &found.items {
         let took = run
             .ended_at
             .map_or(String::new(), |ended| format!("{} ms", ended.duration_since(run.began_at).as_millis()));
@@ -65,6 +48,6 @@ pub fn show(json: bool, runs: &[HookRun], next: Option<String>) -> Result<i32> {
         ]);
     }
     table.print()?;
-    more(next);
+    more(found.next.as_deref());
     Ok(0)
 }

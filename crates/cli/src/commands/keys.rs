@@ -1,18 +1,17 @@
 //! `seawall keys`: the keys by which programs are known to a server.
 
 use crate::{
-    app::App,
     duration,
     output::{self, Table},
-    turns,
+    session::Session,
 };
 use anyhow::{Context, Result};
 use clap::{Args, Subcommand};
 use jiff::{SignedDuration, Timestamp};
 use seawall_api::{
-    AccountId, KeyId,
+    KeyId,
     account::{ApiKey, KeyScope},
-    http::{CreateKey, NewKey},
+    http::{CreateKey, List, NewKey, RotateKey},
 };
 use std::{collections::BTreeSet, time::Duration};
 
@@ -28,10 +27,6 @@ A secret is shown once, and stored nowhere. A key that may run may read; one tha
 pub struct KeysArgs {
     #[command(subcommand)]
     pub what: KeysCommand,
-
-    /// Of which account [default: your own]
-    #[arg(long, global = true, value_name = "ID")]
-    pub account: Option<AccountId>,
 }
 
 #[derive(Debug, Subcommand)]
@@ -80,7 +75,7 @@ fn scope(text: &str) -> Result<KeyScope, String> {
 }
 
 impl CreateKeyArgs {
-    pub fn ask(&self, now: Timestamp) -> Result<CreateKey> {
+    fn ask(&self, now: Timestamp) -> Result<CreateKey> {
         let until = |time: Duration| now.checked_add(SignedDuration::try_from(time)?);
         let expires_at = self.expires_in.map(until).transpose().context("--expires-in is too long")?;
         let scopes: BTreeSet<KeyScope> = self.scopes.iter().copied().collect();
@@ -88,34 +83,31 @@ impl CreateKeyArgs {
     }
 }
 
-pub async fn keys(app: &App, args: &KeysArgs) -> Result<i32> {
-    let own = turns::account(app).await?;
-    let account = match args.account {
-        // It must be there.
-        Some(id) => app.stores.accounts.get(id).await?.id,
-        None => own,
-    };
-    let keys = app.keys()?;
+pub async fn keys(session: &Session, args: &KeysArgs) -> Result<i32> {
+    let client = &session.client;
     match &args.what {
-        KeysCommand::Ls => list(app.json, &keys.list(account).await?),
-        KeysCommand::Create(new) => made(app.json, &keys.create(account, &new.ask(Timestamp::now())?).await?),
+        KeysCommand::Ls => list(session.json, &client.keys().await?),
+        KeysCommand::Create(new) => {
+            made(session.json, &client.create_key(&new.ask(Timestamp::now())?).await?)
+        }
         KeysCommand::Revoke { ids } => {
             for id in ids {
-                keys.revoke(account, *id).await?;
-                revoked(app.json, *id)?;
+                client.revoke_key(*id).await?;
+                revoked(session.json, *id)?;
             }
             Ok(0)
         }
         KeysCommand::Rotate { id, overlap } => {
-            made(app.json, &keys.rotate(account, *id, overlap.unwrap_or_default()).await?)
+            let ask = RotateKey { overlap_s: overlap.map(|overlap| overlap.as_secs()) };
+            made(session.json, &client.rotate_key(*id, &ask).await?)
         }
     }
 }
 
-pub fn list(json: bool, keys: &[ApiKey]) -> Result<i32> {
+fn list(json: bool, keys: &List<ApiKey>) -> Result<i32> {
     match json {
-        true => output::json(&keys)?,
-        false => table(keys, Timestamp::now()).print()?,
+        true => output::json(keys)?,
+        false => table(&keys.items, Timestamp::now()).print()?,
     }
     Ok(0)
 }
@@ -145,7 +137,7 @@ fn table(keys: &[ApiKey], now: Timestamp) -> Table {
 }
 
 /// The secret alone goes to stdout, so that a script has it.
-pub fn made(json: bool, new: &NewKey) -> Result<i32> {
+fn made(json: bool, new: &NewKey) -> Result<i32> {
     if json {
         output::json(new)?;
         return Ok(0);
@@ -155,7 +147,7 @@ pub fn made(json: bool, new: &NewKey) -> Result<i32> {
     Ok(0)
 }
 
-pub fn revoked(json: bool, id: KeyId) -> Result<()> {
+fn revoked(json: bool, id: KeyId) -> Result<()> {
     match json {
         true => output::json_line(&serde_json::json!({ "id": id, "revoked": true })),
         false => output::line(id),
@@ -165,6 +157,7 @@ pub fn revoked(json: bool, id: KeyId) -> Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use seawall_api::AccountId;
 
     fn key(expires_at: Option<Timestamp>, revoked_at: Option<Timestamp>) -> ApiKey {
         ApiKey {

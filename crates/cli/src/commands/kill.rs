@@ -1,15 +1,14 @@
 //! `seawall kill`: ends a process with its descendants, or sends it a signal.
 
-use crate::{
-    lookup::{self, Place},
-    signals,
-};
+use super::completions::sandboxes;
+use crate::{lookup, session::Session, signals};
 use anyhow::Result;
 use clap::Args;
 
 #[derive(Debug, Args)]
 pub struct KillArgs {
     /// In which sandbox: an id or a name
+    #[arg(add = sandboxes())]
     pub id: String,
 
     /// Which process: its id, tag or pid (see `seawall logs ID --processes`)
@@ -20,8 +19,8 @@ pub struct KillArgs {
     pub signal: Option<i32>,
 }
 
-pub async fn kill(app: &dyn Place, args: &KillArgs) -> Result<i32> {
-    let (_, guest) = lookup::guest(app, &args.id).await?;
+pub async fn kill(session: &Session, args: &KillArgs) -> Result<i32> {
+    let (_, guest) = session.guest(&args.id).await?;
     let processes = guest.processes().await?;
     let process = lookup::process(&processes, Some(&args.process))?.process;
     match args.signal {

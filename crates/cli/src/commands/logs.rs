@@ -1,9 +1,10 @@
 //! `seawall logs`: what a process printed, from any offset that is still kept.
 
+use super::completions::sandboxes;
 use crate::{
-    attached, duration,
-    lookup::{self, Place},
+    attached, duration, lookup,
     output::{self, Screen, Table},
+    session::Session,
 };
 use anyhow::Result;
 use clap::Args;
@@ -25,6 +26,7 @@ Examples:
   seawall logs demo 0190 --from 4096    its output from that offset on")]
 pub struct LogsArgs {
     /// Of which sandbox: an id or a name
+    #[arg(add = sandboxes())]
     pub id: String,
 
     /// Which process: its id, tag or pid [default: the one started last]
@@ -43,12 +45,12 @@ pub struct LogsArgs {
     pub processes: bool,
 }
 
-pub async fn logs(app: &dyn Place, args: &LogsArgs) -> Result<i32> {
-    let (_, guest) = lookup::guest(app, &args.id).await?;
+pub async fn logs(session: &Session, args: &LogsArgs) -> Result<i32> {
+    let (_, guest) = session.guest(&args.id).await?;
     let mut processes = guest.processes().await?;
     if args.processes {
         processes.sort_by_key(|process| (process.started_at_ms, process.process));
-        if app.json() {
+        if session.json {
             output::json(&processes)?
         } else {
             table(&processes).print()?

@@ -1,42 +1,72 @@
 //! `seawall ls`: the sandboxes there are.
 
 use crate::{
-    app::App,
+    args::key_value,
     duration,
     output::{self, Table},
+    session::Session,
 };
 use anyhow::Result;
 use clap::Args;
 use jiff::Timestamp;
-use seawall_api::sandbox::SandboxInfo;
+use seawall_api::{
+    http::List,
+    sandbox::{Sandbox, SandboxInfo, SandboxState},
+};
 
 #[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  seawall ls --label team=a --state running
+  seawall rm -f $(seawall ls -q --template claude-code)")]
 pub struct LsArgs {
     /// Only the ids, one per line
     #[arg(short = 'q', long)]
     pub quiet: bool,
+
+    /// Only those with this label; may be repeated
+    #[arg(long = "label", value_name = "KEY=VALUE", value_parser = key_value)]
+    pub labels: Vec<(String, String)>,
+
+    /// Only those in this state, e.g. running, stopped or terminated
+    #[arg(long, value_name = "STATE", value_parser = parse_state)]
+    pub state: Option<SandboxState>,
+
+    /// Only those made from this template
+    #[arg(long, value_name = "NAME")]
+    pub template: Option<String>,
 }
 
-pub async fn ls(app: &App, args: &LsArgs) -> Result<i32> {
-    // What a crash left half made or half removed goes first. Where that fails the list is still worth seeing.
-    if let Err(error) = app.sandboxes.sweep().await {
-        output::note(format!("cleaning up: {}", error.chain()));
-    }
-    let all = app.sandboxes.list().await?;
-    match app.json {
-        true => output::json(&all)?,
-        false => text(&all, args)?,
-    }
-    Ok(0)
+fn parse_state(text: &str) -> Result<SandboxState, String> {
+    let parsed = serde_json::from_value(text.to_ascii_lowercase().into());
+    parsed.map_err(|_| {
+        format!("`{text}` is no state: running, stopped, paused, failed, lost or terminated are some")
+    })
 }
 
-/// For people.
-pub fn text(all: &[SandboxInfo], args: &LsArgs) -> Result<()> {
+impl LsArgs {
+    fn shows(&self, sandbox: &Sandbox) -> bool {
+        let labels = &sandbox.info.spec.labels;
+        self.labels.iter().all(|(key, value)| labels.get(key) == Some(value))
+            && self.template.as_ref().is_none_or(|name| sandbox.template.as_ref() == Some(name))
+    }
+}
+
+pub async fn ls(session: &Session, args: &LsArgs) -> Result<i32> {
+    let mut all = session.all(args.state).await?;
+    all.retain(|sandbox| args.shows(sandbox));
+    if session.json {
+        output::json(&List { items: all, next: None })?;
+        return Ok(0);
+    }
+    let all: Vec<SandboxInfo> = all.into_iter().map(|sandbox| sandbox.info).collect();
     if args.quiet {
         let ids: String = all.iter().map(|info| format!("{}\n", info.id)).collect();
-        return output::raw(ids.as_bytes());
+        output::raw(ids.as_bytes())?;
+    } else {
+        table(&all, Timestamp::now()).print()?;
     }
-    table(all, Timestamp::now()).print()
+    Ok(0)
 }
 
 fn table(all: &[SandboxInfo], now: Timestamp) -> Table {
@@ -66,7 +96,7 @@ mod tests {
     use super::*;
     use seawall_api::{
         SandboxId,
-        sandbox::{Egress, EndReason, SandboxSpec, SandboxState},
+        sandbox::{Egress, EndReason, SandboxSpec},
     };
 
     #[test]

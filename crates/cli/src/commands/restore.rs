@@ -1,20 +1,12 @@
 //! `seawall restore`: brings a version back, or one file of it.
 
-use super::{
-    sync::{bar::Bar, report},
-    versions::workspace,
-};
-use crate::{
-    app::App,
-    lookup::{self, Place},
-    output, workspaces,
-};
+use super::completions::sandboxes;
+use super::sync::{bar::during, read, report};
+use crate::{output, session::Session};
 use anyhow::Result;
 use clap::Args;
-use seawall_api::{SandboxId, files::FileName};
-use seawall_core::workspaces::Restore;
+use seawall_api::{SandboxId, http::RestoreVersion};
 use seawall_sync::engine::Restored;
-use std::sync::Arc;
 
 #[derive(Debug, Args)]
 #[command(after_help = "\
@@ -27,7 +19,7 @@ Examples:
 Nothing is lost: what is in the sandbox becomes a version first.")]
 pub struct RestoreArgs {
     /// Into which sandbox: an id or a name
-    #[arg(value_name = "ID")]
+    #[arg(value_name = "ID", add = sandboxes())]
     pub id: String,
 
     /// One file or directory, relative to the workspace [default: all]
@@ -43,44 +35,36 @@ pub struct RestoreArgs {
     pub from: Option<String>,
 }
 
-pub async fn restore(app: &App, args: &RestoreArgs) -> Result<i32> {
-    let (info, _) = lookup::guest(app, &args.id).await?;
+pub async fn restore(session: &Session, args: &RestoreArgs) -> Result<i32> {
+    let id = session.find_id(&args.id).await?;
     let from = match &args.from {
-        Some(reference) => {
-            let id = workspace(app, reference).await?;
-            Some((id, workspaces::of(app, id).await?))
-        }
+        Some(reference) => Some(session.find_id(reference).await?),
         None => None,
     };
-    let (others, path) = (from.is_some(), args.wanted_path().map(FileName::from));
-    let wanted = Restore { version: args.version, path, from };
-    let bar = Arc::new(Bar::new());
-    let (workspaces, notes) = workspaces::with_notes(app, info.id).await?;
-    let restored = workspaces.restore(info.id, &wanted, bar.clone()).await;
-    bar.finish();
-    let restored = restored?;
-    notes.synced(&workspaces, restored.report.version.as_ref()).await;
-    show(app, info.id, &restored, others)
+    let path = args.wanted_path().map(str::to_owned);
+    let ask = RestoreVersion { version: args.version, path, from };
+    let told = during(session, id, session.client.restore(id, &ask)).await?;
+    show(session, id, &read(told)?, from.is_some())
 }
 
 impl RestoreArgs {
     /// Relative to the workspace.
-    pub fn wanted_path(&self) -> Option<&str> {
+    fn wanted_path(&self) -> Option<&str> {
         let path = self.path.as_deref()?;
         Some(path.trim_start_matches("/work/").trim_end_matches('/'))
     }
 }
 
 /// `others`: the files are of another sandbox, so nothing was saved before.
-pub fn show(app: &dyn Place, id: SandboxId, restored: &Restored, others: bool) -> Result<i32> {
-    if app.json() {
+fn show(session: &Session, id: SandboxId, restored: &Restored, others: bool) -> Result<i32> {
+    if session.json {
         output::json(restored)?;
         return Ok(0);
     }
     if !others {
-        report(app, id, &restored.saved)?;
+        report(session, id, &restored.saved)?;
     }
     output::line(format!("restored from version {}", restored.from))?;
-    report(app, id, &restored.report)?;
+    report(session, id, &restored.report)?;
     Ok(0)
 }

@@ -1,19 +1,16 @@
 //! `seawall rm`: removes sandboxes. Their data volumes stay unless asked otherwise.
 
+use super::completions::sandboxes;
 use super::each;
-use crate::{
-    app::App,
-    exit,
-    lookup::{self, Place},
-    output, turns, workspaces,
-};
-use anyhow::{Result, anyhow};
+use crate::{exit, output, session::Session};
+use anyhow::Result;
 use clap::Args;
 use seawall_api::{
     AccountId, ErrorKind, SandboxId,
     sandbox::{EndReason, SandboxInfo, SandboxState},
 };
-use seawall_core::{Error, ports::Volumes, service::EndSandbox};
+use seawall_client::EndSandbox;
+use seawall_core::Error;
 
 #[derive(Debug, Args)]
 #[command(
@@ -21,7 +18,7 @@ use seawall_core::{Error, ports::Volumes, service::EndSandbox};
 )]
 pub struct RmArgs {
     /// Which ones: ids or names
-    #[arg(required = true, value_name = "ID")]
+    #[arg(required = true, value_name = "ID", add = sandboxes())]
     pub ids: Vec<String>,
 
     /// Stop the running ones first, and remove also what has work that its bucket lacks
@@ -37,89 +34,60 @@ pub struct RmArgs {
     pub versions: bool,
 }
 
-pub async fn rm(app: &App, args: &RmArgs) -> Result<i32> {
-    each(app, &args.ids, async |reference| remove(app, args, reference).await).await
+pub async fn rm(session: &Session, args: &RmArgs) -> Result<i32> {
+    // Other accounts keep no volumes, so their files are saved first unless they are to be deleted.
+    let is_local = session.client.account().await?.id == AccountId::LOCAL;
+    each(session, &args.ids, async |reference| remove(session, args, is_local, reference).await).await
 }
 
-async fn remove(app: &App, args: &RmArgs, reference: &str) -> Result<()> {
-    let volumes = if args.volumes { Volumes::Delete } else { Volumes::Keep };
-    let info = match lookup::sandbox(app, reference).await {
-        Ok(info) => info,
-        // Of one that is gone the versions may be left.
-        Err(error) if args.versions && exit::kind_of(&error) == Some(ErrorKind::NotFound) => {
-            let id: SandboxId = reference.parse().map_err(|_| error)?;
-            workspaces::of(app, id).await?.delete_versions(id).await?;
-            return report(app, id, Volumes::Keep);
-        }
-        // What cannot even be read can still be got rid of, by force.
-        Err(error) if args.force && exit::kind_of(&error) == Some(ErrorKind::Internal) => {
-            let id = app.sandboxes.resolve(reference).await?;
-            output::note(format!("sandbox {id} is damaged ({error}); removing all that is left of it"));
-            app.sandboxes.purge(id, volumes).await?;
-            return report(app, id, volumes);
-        }
-        Err(error) if exit::kind_of(&error) == Some(ErrorKind::Internal) => {
-            return Err(error.context("get rid of it with `seawall rm -f`"));
-        }
+async fn remove(session: &Session, args: &RmArgs, is_local: bool, reference: &str) -> Result<()> {
+    let found = match session.find(reference).await {
+        Ok(sandbox) => Some(sandbox.info),
+        // A sandbox whose record cannot be read is still removed by its id, by force.
+        Err(error) if args.force && reference.parse::<SandboxId>().is_ok() && !is_missing(&error) => None,
         Err(error) => return Err(error),
     };
-    if is_damaged(&info) && !args.force {
-        // Something may live in it all the same.
-        let message = format!("sandbox {} is damaged; get rid of it with `seawall rm -f`", info.id);
-        return Err(Error::conflict(message).into());
+    if let Some(info) = found.as_ref().filter(|info| !args.force && (runs(info) || is_damaged(info))) {
+        return Err(refused(reference, info));
     }
-    let runs = runs(&info);
-    if runs && !args.force {
-        return Err(refused(reference, &info));
+    let id = found.map_or_else(|| reference.parse(), |info| Ok(info.id))?;
+    let keeps = is_local && !args.volumes;
+    let end = EndSandbox {
+        sync: !is_local && !args.volumes,
+        force: args.force,
+        delete_volumes: Some(!keeps),
+        delete_versions: args.versions,
+    };
+    session.client.end_sandbox(id, &end).await?;
+    match session.json {
+        true => {
+            let volumes = if keeps { "keep" } else { "delete" };
+            output::json_line(&serde_json::json!({ "id": id, "removed": true, "volumes": volumes }))
+        }
+        false => output::line(id),
     }
-    if let Some(row) = app.stores.sandboxes.find(info.id).await?.filter(|row| row.template.is_some()) {
-        // One of the service's: its hooks run, and its record stays.
-        let tenant = row.account_id != AccountId::LOCAL;
-        let volumes = if tenant { Volumes::Delete } else { volumes };
-        let how = EndSandbox {
-            sync: tenant && !args.volumes,
-            force: args.force,
-            volumes: Some(volumes),
-            delete_versions: args.versions,
-        };
-        turns::services(app).await?.sandboxes.end(row.account_id, info.id, &how).await?;
-        return report(app, info.id, volumes);
-    }
-    if args.force {
-        app.sandboxes.give_up_unsynced(info.id).await?;
-    }
-    if runs {
-        app.sandboxes.stop(info.id, app.settings.stop_grace).await?;
-    }
-    // Before the sandbox goes: only its record says where its versions are.
-    let versions = workspaces::of(app, info.id).await;
-    app.sandboxes.remove(info.id, volumes).await?;
-    if args.versions {
-        versions?.delete_versions(info.id).await?;
-    }
-    report(app, info.id, volumes)
+}
+
+fn is_missing(error: &anyhow::Error) -> bool {
+    exit::kind_of(error) == Some(ErrorKind::NotFound)
 }
 
 fn is_damaged(info: &SandboxInfo) -> bool {
     matches!(&info.reason, Some(EndReason::Failed(kind)) if kind == "damaged")
 }
 
-pub fn runs(info: &SandboxInfo) -> bool {
+fn runs(info: &SandboxInfo) -> bool {
     matches!(info.state, SandboxState::Running | SandboxState::Paused)
 }
 
-/// Without force nothing that runs is removed.
-pub fn refused(reference: &str, info: &SandboxInfo) -> anyhow::Error {
+/// Builds the error for a sandbox that needs `--force`: it runs, or processes may still live in it.
+fn refused(reference: &str, info: &SandboxInfo) -> anyhow::Error {
     let (state, id) = (info.state, info.id);
-    anyhow!(
-        "sandbox `{reference}` is {state}: stop it with `seawall stop {id}`, or remove it anyway with `seawall rm -f`"
-    )
-}
-
-pub fn report(app: &dyn Place, id: SandboxId, volumes: Volumes) -> Result<()> {
-    if app.json() {
-        output::json_line(&serde_json::json!({ "id": id, "removed": true, "volumes": volumes }))
-    } else {
-        output::line(id)
-    }
+    let message = match is_damaged(info) {
+        true => format!("sandbox `{reference}` is damaged: get rid of it with `seawall rm -f`"),
+        false => format!(
+            "sandbox `{reference}` is {state}: stop it with `seawall stop {id}`, or remove it anyway with `seawall rm -f`"
+        ),
+    };
+    Error::conflict(message).into()
 }

@@ -1,17 +1,17 @@
 //! `seawall run`: one command in a sandbox of its own, which is gone afterwards, files included.
 
+use super::create::warn_of_provider;
 use crate::{
-    app::App,
     args::{ProcessArgs, SpecArgs},
     attached::{self, Attachment},
     exit, output,
+    session::Session,
     signals::Signals,
 };
 use anyhow::Result;
 use clap::Args;
-use seawall_api::{AccountId, ErrorKind, SandboxId, exec::StartProcess};
-use seawall_core::{NewSandbox, ports::Volumes};
-use std::time::Duration;
+use seawall_api::{ErrorKind, SandboxId, exec::StartProcess, http::CreateSandbox};
+use seawall_client::EndSandbox;
 
 #[derive(Debug, Args)]
 #[command(after_help = "\
@@ -34,15 +34,14 @@ pub struct RunArgs {
     pub spec: SpecArgs,
 }
 
-pub async fn run(app: &App, args: &RunArgs) -> Result<i32> {
-    let start = args.process.start(&app.settings, &args.command, false)?;
-    app.settings.mounts.check(AccountId::LOCAL, &args.spec.mounts)?;
+pub async fn run(session: &Session, args: &RunArgs) -> Result<i32> {
+    let start = args.process.start(&session.settings, &args.command, false)?;
     let mut signals = Signals::listen()?;
     // Chosen here, so that it can be removed however far the making came.
     let id = SandboxId::generate();
-    let result = one_off(app, args.spec.new_sandbox(id), start, &mut signals).await;
+    let result = one_off(session, id, &args.spec.create(id), start, &mut signals).await;
     // Signals are still listened to, and no longer heeded: this must finish.
-    if let Err(error) = remove(app, id).await {
+    if let Err(error) = remove(session, id).await {
         output::note(format!(
             "sandbox {id} is left behind ({}): remove it with `seawall rm -f --volumes {id}`",
             exit::message_of(&error)
@@ -51,12 +50,19 @@ pub async fn run(app: &App, args: &RunArgs) -> Result<i32> {
     result
 }
 
-async fn one_off(app: &App, new: NewSandbox, start: StartProcess, signals: &mut Signals) -> Result<i32> {
-    let making = async { anyhow::Ok(app.sandboxes.launch(new).await?.1) };
-    let guest = match finished(making, signals).await? {
-        Ok(guest) => guest,
+async fn one_off(
+    session: &Session,
+    id: SandboxId,
+    new: &CreateSandbox,
+    start: StartProcess,
+    signals: &mut Signals,
+) -> Result<i32> {
+    let making = async { anyhow::Ok(session.client.create_sandbox(new).await?) };
+    match finished(making, signals).await? {
+        Ok(sandbox) => warn_of_provider(&sandbox.info),
         Err(signal) => return Ok(exit::by_signal(signal)),
-    };
+    }
+    let guest = session.client.guest(id);
     let how = Attachment { tty: start.tty.is_some(), stdin: start.stdin, leave_on_terminate: true };
     let process = guest.start(start).await?;
     attached::stay(process, &guest, how, signals).await
@@ -83,16 +89,11 @@ pub async fn finished<T>(
     }
 }
 
-async fn remove(app: &App, id: SandboxId) -> Result<()> {
-    let gone = |error: &seawall_core::Error| error.kind() == ErrorKind::NotFound;
-    // Its one command has ended, so nothing deserves a grace.
-    match app.sandboxes.stop(id, Duration::ZERO).await {
-        Err(error) if gone(&error) => return Ok(()),
-        Err(error) => tracing::debug!("stopping {id}: {}", error.chain()),
-        Ok(_) => {}
-    }
-    match app.sandboxes.remove(id, Volumes::Delete).await {
-        Err(error) if !gone(&error) => Err(error.into()),
+async fn remove(session: &Session, id: SandboxId) -> Result<()> {
+    // The command has ended, so its files are not saved.
+    let end = EndSandbox { sync: false, force: true, delete_volumes: Some(true), delete_versions: false };
+    match session.client.end_sandbox(id, &end).await {
+        Err(error) if !matches!(error.kind(), ErrorKind::NotFound | ErrorKind::Gone) => Err(error.into()),
         _ => Ok(()),
     }
 }

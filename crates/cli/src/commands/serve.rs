@@ -1,28 +1,24 @@
-//! `seawall serve`: the product on the network.
-
-mod rounds;
-mod single;
-mod staged;
+//! `seawall serve`: the server on the network, and the server that commands start in the background.
 
 use crate::{
-    app::{App, private_file},
+    app::prepare_data,
+    client_of,
+    config::Settings,
     output,
-    signals::Signals,
-    turns,
+    serving::{self, How, Ownership, StartLock, info::Described},
+    signals::{SIGHUP, Signals},
+    starting,
 };
-use anyhow::{Context, Result, bail};
+use anyhow::{Result, bail};
 use clap::Args;
-use rounds::Rounds;
-use seawall_api::{account::KeyScope, http::CreateKey};
-use seawall_core::Services;
-use seawall_server::Server;
-use single::Single;
-use std::{collections::BTreeSet, net::SocketAddr};
-use tokio::net::TcpListener;
-use tokio_util::sync::CancellationToken;
+use seawall_api::http::{ServerInfo, ServerKind, StopServer};
+use seawall_server::Stop;
+use std::{fs::File, io::Write, net::SocketAddr, os::fd::OwnedFd, path::Path, time::Duration};
 
-/// The file with the first key, in the data folder: the command line on this machine finds it there.
-pub const KEY_FILE: &str = "key";
+/// How long a background server may take to give the data folder back.
+const HANDOVER: Duration = Duration::from_secs(60);
+/// How long `serve` waits for another command that is starting a server.
+const START: Duration = Duration::from_secs(60);
 
 #[derive(Debug, Args)]
 #[command(after_help = "\
@@ -31,6 +27,7 @@ Examples:
   seawall serve --listen 127.0.0.1:0 --print-url   on a port that the kernel chooses
   curl -H \"Authorization: Bearer $(cat DATA/key)\" http://127.0.0.1:7777/sandboxes
 
+A server that a command started in the background is replaced; its sandboxes and turns continue.
 /docs is the API to browse, /openapi.json the same for programs.")]
 pub struct ServeArgs {
     /// Where to listen [default: 127.0.0.1:7777, or seawall.toml]
@@ -40,137 +37,149 @@ pub struct ServeArgs {
     /// Print the address on stdout as soon as the service answers there
     #[arg(long)]
     pub print_url: bool,
+
+    /// Started by a command: only the local socket, and an end when idle
+    #[arg(long, hide = true)]
+    pub background: bool,
 }
 
-pub async fn serve(app: &App, args: &ServeArgs) -> Result<i32> {
-    raise_open_files();
+/// The server with its addresses on the network, until a signal.
+pub async fn serve(settings: Settings, args: &ServeArgs) -> Result<i32> {
+    prepare_data(&settings.data)?;
     let mut signals = Signals::listen()?;
-    turns::account(app).await?;
-    let listen = args.listen.unwrap_or(app.settings.server.listen);
-    let _alone = alone(app)?;
-    let single = Single::take(app.stores.leases.clone(), &app.node).await?;
-    app.sandboxes.providers().choose().await;
-    let services = turns::services(app).await?;
-    // No other server runs calls: this is the one server of the database.
-    services.stores.idempotency.close_all(&seawall_server::cut_off()).await?;
-    prepare_keys(app, &services, listen).await?;
-    let listener = TcpListener::bind(listen)
-        .await
-        .with_context(|| format!("cannot listen on {listen}: choose another with --listen"))?;
-    let address = listener.local_addr()?;
-    let mut options = app.settings.server.options.clone();
-    let audit = options.audit.unwrap_or_else(|| app.settings.data.join("audit.log"));
-    options.audit = Some(audit.clone());
-    options.keep_audit = app.settings.retention.audit.clone();
-    options.data = Some(app.settings.data.clone());
-    let grace = options.grace;
-    let scheme = if options.tls.is_some() { "https" } else { "http" };
-    let server = Server::new(services.clone(), options)?;
-    let stop = CancellationToken::new();
-    let rounds = Rounds {
-        sandboxes: app.sandboxes.clone(),
-        services: services.clone(),
-        settings: app.settings.clone(),
-        audit,
-    };
-    let rounds = tokio::spawn(rounds.run(stop.clone()));
-    tracing::info!(%address, node = app.node, "serving");
-    output::note(format!("seawall serves {scheme}://{address} (API: {scheme}://{address}/docs)"));
-    if args.print_url {
-        output::line(format!("{scheme}://{address}"))?;
-    }
-    let stopped = stop.clone();
-    let listening = server.run(listener, async move { stopped.cancelled().await });
-    tokio::pin!(listening);
-    tokio::select! {
-        ended = &mut listening => ended?,
-        () = single.lost() => {
-            stop.cancel();
-            bail!("another server has taken this database over: this one has stopped; only one may serve a database");
-        }
-        _ = signals.next() => {
-            output::note("going down; turns that run get a moment, and go on after the next start".to_owned());
-            stop.cancel();
-            let ending = async {
-                let (ended, _) = tokio::join!(&mut listening, tokio::time::timeout(grace, services.turns.idle()));
-                ended
-            };
-            tokio::select! {
-                ended = ending => ended?,
-                // Whoever asks twice means it.
-                _ = signals.next() => {}
+    let start = StartLock::take(&settings.data, START).await?;
+    let owned = take(&settings.data, &start).await?;
+    let stop = Stop::default();
+    let network = Some(args.listen.unwrap_or(settings.server.listen));
+    let how = How { kind: ServerKind::Foreground, network, stop: stop.clone(), start: Some(start) };
+    let print_url = args.print_url;
+    let serving = serving::serve(settings, &owned, how, |server| announce(server, print_url));
+    tokio::pin!(serving);
+    loop {
+        tokio::select! {
+            ended = &mut serving => return ended.map(|()| 0),
+            _ = signals.next() => {
+                output::note("going down; turns that run get a moment, and continue after the next start".to_owned());
+                stop.ask(false);
             }
         }
     }
-    stop.cancel();
-    let _ = rounds.await;
-    single.give_back().await;
-    Ok(0)
 }
 
-/// One server on a data folder. The lock goes with the process.
-fn alone(app: &App) -> Result<std::fs::File> {
-    use std::os::unix::fs::OpenOptionsExt;
-    let path = app.settings.data.join("serve.lock");
-    let mut options = std::fs::File::options();
-    let file = options.create(true).truncate(false).write(true).mode(0o600).open(&path)?;
-    // A program that a server was about to execute when it was killed shares its lock for a moment.
-    let mut locked = file.try_lock();
-    for _ in 0..100 {
-        if !matches!(locked, Err(std::fs::TryLockError::WouldBlock)) {
-            break;
+fn announce(server: &ServerInfo, print_url: bool) {
+    for address in server.addresses.iter().filter(|address| address.starts_with("http")) {
+        output::note(format!("seawall serves {address} (API: {address}/docs)"));
+        if print_url {
+            // The reader of stdout may be gone. The server does not need it.
+            let _ = output::line(address);
         }
-        std::thread::sleep(std::time::Duration::from_millis(20));
-        locked = file.try_lock();
-    }
-    match locked {
-        Ok(()) => Ok(file),
-        Err(std::fs::TryLockError::WouldBlock) => bail!(
-            "another `seawall serve` runs on {}: stop it first, or choose another folder with --data",
-            app.settings.data.display()
-        ),
-        Err(std::fs::TryLockError::Error(error)) => Err(error).context("cannot lock the data folder"),
     }
 }
 
-/// A descriptor for each connection, and some for each sandbox.
-fn raise_open_files() {
-    use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
-    let now = getrlimit(Resource::Nofile);
-    // Where it is refused, the old limit does.
-    let _ = setrlimit(Resource::Nofile, Rlimit { current: now.maximum, maximum: now.maximum });
+/// Takes ownership of the folder. A background server is asked to give it up.
+async fn take(data: &Path, _start: &StartLock) -> Result<Ownership> {
+    if let Some(owned) = Ownership::take(data).await? {
+        return Ok(owned);
+    }
+    if starting::listens(data)? {
+        let client = client_of(data)?;
+        let server = client.server_status().await?.server;
+        if server.kind == ServerKind::Foreground {
+            bail!("{}", refusal(data, &server));
+        }
+        output::note(format!("taking over from the server in the background (pid {})", server.pid));
+        let ask = StopServer { instance: Some(server.instance), replaced: true };
+        client.stop_server(&ask).await?;
+    }
+    // An owner without a socket is starting or ending.
+    match Ownership::take_within(data, HANDOVER).await? {
+        Some(owned) => Ok(owned),
+        None => match Described::read(data) {
+            Some(found) => bail!("{}", refusal(data, &found.server)),
+            None => bail!("another process uses {}, and does not give it back", data.display()),
+        },
+    }
 }
 
-/// The first start makes a key. Who listens to others must have one already.
-async fn prepare_keys(app: &App, services: &Services, listen: SocketAddr) -> Result<()> {
-    let account = turns::account(app).await?;
-    let now = services.clock.now();
-    let keys = services.keys.list(account).await?;
-    let good = |key: &seawall_api::account::ApiKey| {
-        key.scopes.contains(&KeyScope::Admin)
-            && key.revoked_at.is_none_or(|at| at > now)
-            && key.expires_at.is_none_or(|at| at > now)
+fn refusal(data: &Path, server: &ServerInfo) -> String {
+    format!(
+        "another `seawall serve` runs on {} (pid {}, {}): stop it first, or choose another folder with --data",
+        data.display(),
+        server.pid,
+        server.addresses.join(", ")
+    )
+}
+
+/// The pipe to the command that started this server.
+pub struct Starter(OwnedFd);
+
+impl Starter {
+    /// One line. The command may have been interrupted, which is no concern of the server.
+    pub fn tell(self, line: &str) {
+        let _ = File::from(self.0).write_all(format!("{}\n", line.replace('\n', " ")).as_bytes());
+    }
+}
+
+/// Leaves the session, the folder and the descriptors of the command that started this process. Before any thread exists.
+pub fn detach() -> Result<Starter> {
+    seawall_jail::process::close_inherited()?;
+    // Fails if the process already leads a session.
+    let _ = rustix::process::setsid();
+    // Directories of sandboxes must be readable by other users. Private files have explicit modes.
+    rustix::process::umask(rustix::fs::Mode::from_raw_mode(0o022));
+    let starter = rustix::io::fcntl_dupfd_cloexec(rustix::stdio::stdout(), 3)?;
+    rustix::stdio::dup2_stdout(File::options().write(true).open("/dev/null")?)?;
+    Ok(Starter(starter))
+}
+
+/// The server that a command started. It ends by itself when it is idle.
+pub async fn background(settings: Settings, starter: Starter) -> Result<i32> {
+    let owned = match Ownership::take(&settings.data).await {
+        Ok(Some(owned)) => owned,
+        Ok(None) => {
+            starter.tell(&format!("{}another process owns the data folder", starting::FAILED));
+            return Ok(0);
+        }
+        Err(error) => return failed(starter, error),
     };
-    if keys.iter().any(good) {
-        return Ok(());
+    let stop = Stop::default();
+    let how = How { kind: ServerKind::Background, network: None, stop: stop.clone(), start: None };
+    let mut starter = Some(starter);
+    let mut signals = Signals::listen()?;
+    let done = {
+        let serving = serving::serve(settings, &owned, how, |_| {
+            if let Some(starter) = starter.take() {
+                starter.tell(starting::READY);
+            }
+        });
+        tokio::pin!(serving);
+        loop {
+            tokio::select! {
+                ended = &mut serving => break ended,
+                signal = signals.next() => match signal {
+                    // The session has no terminal, so a hang-up means nothing.
+                    SIGHUP => {}
+                    _ => stop.ask(false),
+                },
+            }
+        }
+    };
+    match (done, starter) {
+        (Ok(()), _) => Ok(0),
+        (Err(error), Some(starter)) => failed(starter, error),
+        (Err(error), None) => Err(error),
     }
-    if !listen.ip().is_loopback() {
-        bail!(
-            "{listen} can be reached from other machines, and there is no key with the scope admin yet: make one with \
-             `seawall keys create --name NAME --scope admin`, or start once on 127.0.0.1"
-        );
+}
+
+fn failed(starter: Starter, error: anyhow::Error) -> Result<i32> {
+    starter.tell(&format!("{}{}", starting::FAILED, crate::exit::message_of(&error)));
+    Err(error)
+}
+
+/// Tells the command that started this server why its settings cannot be used.
+pub fn failed_early(starter: Option<Starter>, error: anyhow::Error) -> Result<i32> {
+    match starter {
+        Some(starter) => failed(starter, error),
+        None => Err(error),
     }
-    let file = app.settings.data.join(KEY_FILE);
-    let ask =
-        CreateKey { name: "first".to_owned(), scopes: BTreeSet::from([KeyScope::Admin]), expires_at: None };
-    let made = services.keys.create(account, &ask).await?;
-    // One of a former life is worth nothing any more.
-    match std::fs::remove_file(&file) {
-        Err(error) if error.kind() != std::io::ErrorKind::NotFound => return Err(error.into()),
-        _ => {}
-    }
-    private_file(&app.settings.data, KEY_FILE, made.secret.as_bytes())
-        .with_context(|| format!("cannot write {}", file.display()))?;
-    output::note(format!("made a first key; it is in {}", file.display()));
-    Ok(())
 }

@@ -1,9 +1,8 @@
 //! `seawall providers` and `seawall reconcile`: the state of a server, seen by its operator.
 
 use crate::{
-    exit::Usage,
     output::{self, Table},
-    remote::Remote,
+    session::Session,
 };
 use anyhow::Result;
 use clap::Args;
@@ -16,20 +15,14 @@ pub struct ReconcileArgs {
     pub dry_run: bool,
 }
 
-/// The error of a command that only a server can do.
-pub fn needs_server() -> anyhow::Error {
-    let why = "this command needs a server: start one with `seawall serve`, and name it with --server or SEAWALL_URL";
-    Usage(why.to_owned()).into()
-}
-
-pub async fn providers(remote: &Remote) -> Result<i32> {
-    let found = remote.client.providers().await?.items;
-    if remote.json {
+pub async fn providers(session: &Session) -> Result<i32> {
+    let found = session.client.providers().await?;
+    if session.json {
         output::json(&found)?;
         return Ok(0);
     }
     let mut table = Table::new(&["PROVIDER", "DEFAULT", "USABLE", "WHY NOT"]);
-    for provider in found {
+    for provider in found.items {
         table.row(row(provider));
     }
     table.print()?;
@@ -41,9 +34,9 @@ fn row(provider: ProviderInfo) -> Vec<String> {
     vec![provider.name, yes(provider.default), yes(provider.usable), provider.why.unwrap_or_default()]
 }
 
-pub async fn reconcile(remote: &Remote, args: &ReconcileArgs) -> Result<i32> {
-    let found = remote.client.reconcile(args.dry_run).await?;
-    if remote.json {
+pub async fn reconcile(session: &Session, args: &ReconcileArgs) -> Result<i32> {
+    let found = session.client.reconcile(args.dry_run).await?;
+    if session.json {
         output::json(&found)?;
         return Ok(0);
     }

@@ -1,9 +1,10 @@
 //! `seawall shell`: a terminal in a sandbox.
 
+use super::completions::sandboxes;
 use crate::{
     args::add_terminal,
     attached::{self, Attachment},
-    lookup::{self, Place},
+    session::Session,
     signals::Signals,
 };
 use anyhow::Result;
@@ -13,6 +14,7 @@ use seawall_api::exec::StartProcess;
 #[derive(Debug, Args)]
 pub struct ShellArgs {
     /// In which sandbox: an id or a name
+    #[arg(add = sandboxes())]
     pub id: String,
 
     /// The directory to start in [default: /work]
@@ -24,9 +26,9 @@ pub struct ShellArgs {
     pub user: Option<String>,
 }
 
-pub async fn shell(app: &dyn Place, args: &ShellArgs) -> Result<i32> {
+pub async fn shell(session: &Session, args: &ShellArgs) -> Result<i32> {
     let mut signals = Signals::listen()?;
-    let (_, guest) = lookup::guest(app, &args.id).await?;
+    let (_, guest) = session.guest(&args.id).await?;
     // No arguments and a terminal: the guest finds the shell.
     let mut start = StartProcess::new(Vec::<String>::new());
     start.cwd = args.workdir.clone();

@@ -1,15 +1,17 @@
 //! `seawall stop`: ends the processes of sandboxes; the files stay.
 
-use super::each;
-use crate::{app::App, duration, lookup, output};
+use super::completions::sandboxes;
+use super::{each, start::shown};
+use crate::{duration, session::Session};
 use anyhow::Result;
 use clap::Args;
+use seawall_api::http::StopSandbox;
 use std::time::Duration;
 
 #[derive(Debug, Args)]
 pub struct StopArgs {
     /// Which ones: ids or names
-    #[arg(required = true, value_name = "ID")]
+    #[arg(required = true, value_name = "ID", add = sandboxes())]
     pub ids: Vec<String>,
 
     /// How long processes may take to end before they are killed, up to 60s [default: 5s, or seawall.toml]
@@ -21,15 +23,12 @@ pub struct StopArgs {
     pub force: bool,
 }
 
-pub async fn stop(app: &App, args: &StopArgs) -> Result<i32> {
-    let grace = args.grace.unwrap_or(app.settings.stop_grace);
-    each(app, &args.ids, async |reference| {
-        let id = lookup::sandbox(app, reference).await?.id;
-        if args.force {
-            app.sandboxes.give_up_unsynced(id).await?;
-        }
-        let info = app.sandboxes.stop(id, grace).await?;
-        if app.json { output::json_line(&info) } else { output::line(info.id) }
+pub async fn stop(session: &Session, args: &StopArgs) -> Result<i32> {
+    let grace = args.grace.unwrap_or(session.settings.stop_grace);
+    let ask = StopSandbox { grace_ms: Some(duration::millis(grace)), force: args.force };
+    each(session, &args.ids, async |reference| {
+        let id = session.find_id(reference).await?;
+        shown(session, &session.client.stop_sandbox(id, &ask).await?)
     })
     .await
 }

@@ -1,20 +1,17 @@
 //! `seawall sync`: brings a sandbox's files and its bucket to the same version.
 
-use super::{each, sync::bar::Bar};
-use crate::{
-    app::App,
-    exit,
-    lookup::{self, Place},
-    output, workspaces,
-};
-use anyhow::Result;
+use super::completions::sandboxes;
+use super::each;
+use crate::{output, session::Session};
+use anyhow::{Context, Result};
 use clap::Args;
-use seawall_api::{ErrorKind, SandboxId};
+use seawall_api::{SandboxId, http::SyncFiles};
 use seawall_sync::{
     diff::Note,
-    engine::{Direction, DryRun, Options, SyncReport},
+    engine::{Direction, DryRun, SyncReport},
 };
-use std::sync::Arc;
+use serde::de::DeserializeOwned;
+use serde_json::Value;
 
 pub mod bar;
 
@@ -30,7 +27,7 @@ Nothing is lost: where both sides changed a file, the bucket's takes the path an
 files in the data folder.")]
 pub struct SyncArgs {
     /// Which ones: ids or names
-    #[arg(required = true, value_name = "ID")]
+    #[arg(required = true, value_name = "ID", add = sandboxes())]
     pub ids: Vec<String>,
 
     /// Show what would be done, and do nothing
@@ -46,47 +43,36 @@ pub struct SyncArgs {
     pub rehash: bool,
 }
 
-pub async fn sync(app: &App, args: &SyncArgs) -> Result<i32> {
-    let options = Options { regenerate: args.regenerate, rehash: args.rehash };
-    each(app, &args.ids, async |reference| {
-        let (info, _) = lookup::guest(app, reference).await?;
-        let (workspaces, notes) = match workspaces::with_notes(app, info.id).await {
-            Ok(found) => found,
-            Err(error) => return Err(not_opened(app, info.id, &error, args.dry_run).await),
-        };
-        if args.dry_run {
-            return show_plan(app, info.id, &workspaces.dry_run(info.id, options).await?);
+pub async fn sync(session: &Session, args: &SyncArgs) -> Result<i32> {
+    let ask = SyncFiles { regenerate: args.regenerate, rehash: args.rehash, dry_run: args.dry_run };
+    each(session, &args.ids, async |reference| {
+        let id = session.find_id(reference).await?;
+        let told = bar::during(session, id, session.client.sync(id, &ask)).await?;
+        match args.dry_run {
+            true => show_plan(session, id, &read(told)?),
+            false => done(session, id, &read(told)?),
         }
-        let bar = Arc::new(Bar::new());
-        let synced = workspaces.sync_with_progress(info.id, options, bar.clone()).await;
-        bar.finish();
-        let synced = synced?;
-        notes.synced(&workspaces, synced.version.as_ref()).await;
-        done(app, info.id, &synced)
     })
     .await
 }
 
+/// Reads a server's report.
+pub fn read<T: DeserializeOwned>(told: Value) -> Result<T> {
+    serde_json::from_value(told)
+        .context("the server's report cannot be read: is it another version of seawall?")
+}
+
 /// Tells what was done; an error where something was not.
-pub fn done(app: &dyn Place, id: SandboxId, synced: &SyncReport) -> Result<()> {
-    report(app, id, synced)?;
+pub fn done(session: &Session, id: SandboxId, synced: &SyncReport) -> Result<()> {
+    report(session, id, synced)?;
     match synced.problems.len() + synced.damaged.len() {
         0 => Ok(()),
         count => Err(anyhow::anyhow!("{count} files could not be synced, as told above; the others were")),
     }
 }
 
-/// H8: also a bucket that cannot even be opened leaves the work where it is.
-async fn not_opened(app: &App, id: SandboxId, error: &anyhow::Error, dry_run: bool) -> anyhow::Error {
-    let why = exit::message_of(error);
-    if !dry_run && let Err(failed) = app.sandboxes.mark_unsynced(id, Some(why.clone())).await {
-        return failed.into();
-    }
-    seawall_core::Error::new(exit::kind_of(error).unwrap_or(ErrorKind::Internal), why).into()
-}
-
-pub fn report(app: &dyn Place, id: SandboxId, report: &SyncReport) -> Result<()> {
-    if app.json() {
+pub fn report(session: &Session, id: SandboxId, report: &SyncReport) -> Result<()> {
+    if session.json {
         return output::json_line(&serde_json::json!({ "id": id, "sync": report }));
     }
     for note in &report.notes {
@@ -138,8 +124,8 @@ fn told(note: &Note) -> String {
     }
 }
 
-pub fn show_plan(app: &dyn Place, id: SandboxId, plan: &DryRun) -> Result<()> {
-    if app.json() {
+pub fn show_plan(session: &Session, id: SandboxId, plan: &DryRun) -> Result<()> {
+    if session.json {
         return output::json_line(&serde_json::json!({ "id": id, "plan": plan }));
     }
     let groups = [
@@ -167,5 +153,29 @@ pub fn show_plan(app: &dyn Place, id: SandboxId, plan: &DryRun) -> Result<()> {
     match plan.is_empty() {
         true => output::line(format!("nothing to do; {ignored} ignored, {special} special")),
         false => output::line(format!("{ignored} ignored, {special} special; nothing was done")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use seawall_api::files::FileName;
+    use seawall_sync::engine::{Restored, SyncStats};
+
+    #[test]
+    fn reports_survive_their_way() {
+        let report = SyncReport {
+            direction: Direction::Both,
+            stats: SyncStats { files_uploaded: 3, duration_ms: 7, ..SyncStats::default() },
+            notes: vec![Note::Conflict { path: "a".into(), kept_as: FileName(vec![b'a', 0xff]) }],
+            problems: vec![("p".into(), "why".into())],
+            ..SyncReport::default()
+        };
+        let told = serde_json::to_value(&report).unwrap();
+        assert_eq!(read::<SyncReport>(told).unwrap(), report);
+        let restored = Restored { from: 5, saved: SyncReport::default(), report };
+        assert_eq!(read::<Restored>(serde_json::to_value(&restored).unwrap()).unwrap(), restored);
+        let plan = DryRun { upload: vec!["x".into()], ignored_count: 2, ..DryRun::default() };
+        assert_eq!(read::<DryRun>(serde_json::to_value(&plan).unwrap()).unwrap(), plan);
     }
 }

@@ -1,15 +1,18 @@
 //! `seawall versions`, `versions rm`, `diff`, `prune` and `verify`: what the bucket has of a sandbox, which may be gone.
 
-use crate::{app::App, commands::sync::bar::Bar, duration, exit, lookup, output, workspaces};
-use anyhow::{Result, bail};
+use super::completions::sandboxes;
+use super::sync::{bar::during, read};
+use crate::{duration, exit, output, session::Session};
+use anyhow::{Context, Result, bail};
 use clap::{Args, Subcommand};
 use jiff::Timestamp;
-use seawall_api::{ErrorKind, SandboxId, files::FileName, http::DroppedVersions};
-use seawall_core::workspaces::{Change, Difference};
-use seawall_sync::{
-    engine::{Phase, Progress},
-    versions::{Keep, Pruned, Verified, VersionInfo},
+use seawall_api::{
+    files::FileName,
+    http::{DroppedVersions, PruneVersions, Version},
 };
+use seawall_core::workspaces::Change;
+use seawall_sync::versions::Verified;
+use serde_json::Value;
 use std::time::Duration;
 
 #[derive(Debug, Args)]
@@ -26,7 +29,7 @@ pub struct VersionsArgs {
     pub what: Option<VersionsCommand>,
 
     /// Whose versions: an id or a name; the whole id where the sandbox is gone
-    #[arg(value_name = "ID", required = true)]
+    #[arg(value_name = "ID", required = true, add = sandboxes())]
     pub id: Option<String>,
 }
 
@@ -39,7 +42,7 @@ pub enum VersionsCommand {
 #[derive(Debug, Args)]
 pub struct VersionsRmArgs {
     /// Whose versions: an id or a name; the whole id where the sandbox is gone
-    #[arg(value_name = "ID")]
+    #[arg(value_name = "ID", add = sandboxes())]
     pub id: String,
 
     /// Which ones, by their numbers or their times in milliseconds
@@ -53,7 +56,7 @@ pub struct VersionsRmArgs {
 )]
 pub struct DiffArgs {
     /// Whose versions: an id or a name; the whole id where the sandbox is gone
-    #[arg(value_name = "ID")]
+    #[arg(value_name = "ID", add = sandboxes())]
     pub id: String,
 
     /// The older one, by its number or its time in milliseconds
@@ -73,7 +76,7 @@ Example:
 The newest version always stays. A version stays where either rule keeps it.")]
 pub struct PruneArgs {
     /// Whose versions: an id or a name; the whole id where the sandbox is gone
-    #[arg(value_name = "ID")]
+    #[arg(value_name = "ID", add = sandboxes())]
     pub id: String,
 
     /// Keep so many of the newest
@@ -91,62 +94,43 @@ Reads every body of every version again. What is damaged is told and put under q
 file anew where the sandbox still has it. Ends with 1 where something is damaged.")]
 pub struct VerifyArgs {
     /// Whose versions: an id or a name; the whole id where the sandbox is gone
-    #[arg(value_name = "ID")]
+    #[arg(value_name = "ID", add = sandboxes())]
     pub id: String,
 }
 
-/// The sandbox may be gone: a whole id is believed.
-pub async fn workspace(app: &App, reference: &str) -> Result<SandboxId> {
-    match app.sandboxes.resolve(reference).await {
-        Ok(id) => Ok(id),
-        Err(error) if error.kind() == ErrorKind::NotFound => {
-            let found = lookup::sandbox(app, reference).await;
-            Ok(found.map_err(|error| error.context("of a sandbox that is gone, give the whole id"))?.id)
-        }
-        Err(error) => Err(error.into()),
-    }
-}
-
-pub async fn versions(app: &App, args: &VersionsArgs) -> Result<i32> {
+pub async fn versions(session: &Session, args: &VersionsArgs) -> Result<i32> {
     if let Some(VersionsCommand::Rm(args)) = &args.what {
-        return remove(app, args).await;
+        return remove(session, args).await;
     }
-    let id = workspace(app, args.id.as_deref().unwrap_or_default()).await?;
-    let versions = workspaces::of(app, id).await?.versions(id).await?;
-    if app.json {
-        output::json(&versions)?;
+    let id = session.find_id(args.id.as_deref().unwrap_or_default()).await?;
+    let found = session.client.versions(id).await?;
+    if session.json {
+        output::json(&found)?;
         return Ok(0);
     }
-    let row = |version: &VersionInfo| [version.seq, version.files, version.bytes];
-    table(versions.iter().map(|version| (version.timestamp, row(version)))).print()?;
+    let row = |each: &Version| (each.version, [each.sequence, each.files, each.bytes]);
+    table(found.items.iter().map(row)).print()?;
     Ok(0)
 }
 
-async fn remove(app: &App, args: &VersionsRmArgs) -> Result<i32> {
-    let id = workspace(app, &args.id).await?;
-    let workspaces = workspaces::of(app, id).await?;
+async fn remove(session: &Session, args: &VersionsRmArgs) -> Result<i32> {
+    let id = session.find_id(&args.id).await?;
     let mut dropped = DroppedVersions::default();
     for version in &args.versions {
-        let gone = workspaces.delete_version(id, *version).await?;
-        add(&mut dropped, &counted(gone));
+        add(&mut dropped, &session.client.delete_version(id, *version).await?);
     }
-    show_dropped(app.json, &dropped)
+    show_dropped(session.json, &dropped)
 }
 
 /// One more, where several go one after the other.
-pub fn add(all: &mut DroppedVersions, one: &DroppedVersions) {
+fn add(all: &mut DroppedVersions, one: &DroppedVersions) {
     all.kept = one.kept;
     all.dropped.extend(&one.dropped);
     all.objects_deleted += one.objects_deleted;
     all.bytes_deleted += one.bytes_deleted;
 }
 
-fn counted(pruned: Pruned) -> DroppedVersions {
-    let Pruned { kept, dropped, objects_deleted, bytes_deleted } = pruned;
-    DroppedVersions { kept: kept as u64, dropped, objects_deleted, bytes_deleted }
-}
-
-pub fn show_dropped(json: bool, dropped: &DroppedVersions) -> Result<i32> {
+fn show_dropped(json: bool, dropped: &DroppedVersions) -> Result<i32> {
     if json {
         output::json(dropped)?;
         return Ok(0);
@@ -160,7 +144,7 @@ pub fn show_dropped(json: bool, dropped: &DroppedVersions) -> Result<i32> {
 }
 
 /// The oldest come first, the newest are shown first. Each is its time, and its number, files and bytes.
-pub fn table(versions: impl DoubleEndedIterator<Item = (i64, [u64; 3])>) -> output::Table {
+fn table(versions: impl DoubleEndedIterator<Item = (i64, [u64; 3])>) -> output::Table {
     let mut table = output::Table::new(&["VERSION", "TIME", "FILES", "BYTES"]);
     for (timestamp, [number, files, bytes]) in versions.rev() {
         let number = if number == 0 { "older".to_owned() } else { number.to_string() };
@@ -177,20 +161,31 @@ fn shown(timestamp: i64) -> String {
     }
 }
 
-pub async fn diff(app: &App, args: &DiffArgs) -> Result<i32> {
-    let id = workspace(app, &args.id).await?;
-    let found = workspaces::of(app, id).await?.diff(id, args.from, args.to).await?;
-    if app.json {
+pub async fn diff(session: &Session, args: &DiffArgs) -> Result<i32> {
+    let id = session.find_id(&args.id).await?;
+    let found = session.client.diff(id, args.from, args.to).await?;
+    if session.json {
         output::json(&found)?;
         return Ok(0);
     }
-    for Difference { path, change } in found {
-        show_change(change, &path)?;
+    for each in &found.items {
+        let path: FileName = read(each["path"].clone())?;
+        show_change(change(each)?, &path)?;
     }
     Ok(0)
 }
 
-pub fn show_change(change: Change, path: &FileName) -> Result<()> {
+fn change(difference: &Value) -> Result<Change> {
+    let change = match difference["change"].as_str() {
+        Some("added") => Some(Change::Added),
+        Some("changed") => Some(Change::Changed),
+        Some("removed") => Some(Change::Removed),
+        _ => None,
+    };
+    change.with_context(|| format!("the server reports a change that is not known here: {difference}"))
+}
+
+fn show_change(change: Change, path: &FileName) -> Result<()> {
     let sign = match change {
         Change::Added => '+',
         Change::Changed => '~',
@@ -200,7 +195,7 @@ pub fn show_change(change: Change, path: &FileName) -> Result<()> {
 }
 
 impl PruneArgs {
-    pub fn check(&self) -> Result<()> {
+    fn check(&self) -> Result<()> {
         if self.keep.is_none() && self.keep_for.is_none() {
             bail!(exit::Usage("say what stays: --keep N, --keep-for TIME, or both".into()));
         }
@@ -208,23 +203,20 @@ impl PruneArgs {
     }
 }
 
-pub async fn prune(app: &App, args: &PruneArgs) -> Result<i32> {
+pub async fn prune(session: &Session, args: &PruneArgs) -> Result<i32> {
     args.check()?;
-    let id = workspace(app, &args.id).await?;
-    let time = args.keep_for.map(|time| i64::try_from(time.as_millis()).unwrap_or(i64::MAX));
-    let keep = Keep { newest: args.keep.unwrap_or(1), younger_than: time };
-    let pruned = workspaces::of(app, id).await?.prune(id, keep).await?;
-    show_dropped(app.json, &counted(pruned))
+    let id = session.find_id(&args.id).await?;
+    let ask = PruneVersions {
+        keep: args.keep.map(|count| count as u64),
+        keep_for_seconds: args.keep_for.map(|time| time.as_secs()),
+    };
+    show_dropped(session.json, &session.client.prune_versions(id, &ask).await?)
 }
 
-pub async fn verify(app: &App, args: &VerifyArgs) -> Result<i32> {
-    let id = workspace(app, &args.id).await?;
-    let bar = Bar::new();
-    bar.phase(Phase::Looking);
-    let verified = workspaces::of(app, id).await?.verify(id, |bytes| bar.moved(bytes)).await;
-    bar.finish();
-    let verified = verified?;
-    match app.json {
+pub async fn verify(session: &Session, args: &VerifyArgs) -> Result<i32> {
+    let id = session.find_id(&args.id).await?;
+    let verified: Verified = read(during(session, id, session.client.verify_versions(id)).await?)?;
+    match session.json {
         true => output::json(&verified)?,
         false => tell(&verified)?,
     }
@@ -244,4 +236,18 @@ fn tell(verified: &Verified) -> Result<()> {
         true => format!("all is whole: {counts}"),
         false => format!("{} damaged, {quarantined} newly under quarantine: {counts}", damage.len()),
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn changes_are_known_by_their_words() {
+        for known in [Change::Added, Change::Changed, Change::Removed] {
+            assert_eq!(change(&json!({ "path": "a", "change": known })).unwrap(), known);
+        }
+        assert!(change(&json!({ "change": "moved" })).is_err());
+    }
 }

@@ -1,12 +1,12 @@
 //! `seawall volumes`: the data volumes, also of sandboxes that are gone.
 
 use crate::{
-    app::App,
     output::{self, Table},
+    session::Session,
 };
 use anyhow::Result;
 use clap::{Args, Subcommand};
-use seawall_core::ports::VolumeInfo;
+use seawall_api::http::VolumeInfo;
 
 #[derive(Debug, Args)]
 pub struct VolumesArgs {
@@ -30,35 +30,34 @@ pub enum VolumesCommand {
     },
 }
 
-pub async fn volumes(app: &App, args: &VolumesArgs) -> Result<i32> {
-    // What a crash left half removed is no volume to keep.
-    if let Err(error) = app.sandboxes.sweep().await {
-        output::note(format!("cleaning up: {}", error.chain()));
-    }
+pub async fn volumes(session: &Session, args: &VolumesArgs) -> Result<i32> {
     match &args.what {
         Some(VolumesCommand::Rm { ids }) => {
-            super::each(app, ids, async |id| {
-                app.sandboxes.remove_volume(id).await?;
-                if app.json { output::json(&serde_json::json!({ "removed": id })) } else { output::line(id) }
+            super::each(session, ids, async |id| {
+                session.client.remove_volume(id).await?;
+                match session.json {
+                    true => output::json_line(&serde_json::json!({ "id": id, "removed": true })),
+                    false => output::line(id),
+                }
             })
             .await
         }
-        Some(VolumesCommand::Ls { quiet }) => list(app, *quiet).await,
-        None => list(app, false).await,
+        Some(VolumesCommand::Ls { quiet }) => list(session, *quiet).await,
+        None => list(session, false).await,
     }
 }
 
-async fn list(app: &App, quiet: bool) -> Result<i32> {
-    let all = app.sandboxes.volumes().await?;
-    if app.json {
-        output::json(&all)?;
+async fn list(session: &Session, quiet: bool) -> Result<i32> {
+    let found = session.client.volumes().await?;
+    if session.json {
+        output::json(&found)?;
     } else if quiet {
-        let free = all.iter().filter(|volume| !volume.in_use);
+        let free = found.items.iter().filter(|volume| !volume.in_use);
         for volume in free {
             output::line(output::printable(&volume.name))?;
         }
     } else {
-        table(&all).print()?;
+        table(&found.items).print()?;
     }
     Ok(0)
 }

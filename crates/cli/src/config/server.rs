@@ -1,8 +1,8 @@
 //! `[server]`, `[sandboxes]`, `[conversations]`: the service on the network, and when things end by themselves.
 
-use super::{Layers, Surroundings, section, whole};
+use super::{Background, Layers, Surroundings, section, whole};
 use crate::duration;
-use anyhow::{Result, anyhow};
+use anyhow::{Result, anyhow, bail};
 use seawall_api::sandbox::Timeouts;
 use seawall_server::{Options, Tls};
 use std::{
@@ -12,8 +12,10 @@ use std::{
 };
 use toml::{Table, Value};
 
-const SERVER_KEYS: [&str; 19] = [
+const SERVER_KEYS: [&str; 21] = [
     "listen",
+    "background",
+    "background_idle",
     "public_url",
     "cors_origins",
     "tls_certificate",
@@ -38,6 +40,9 @@ const CONVERSATION_KEYS: [&str; 1] = ["delete_terminates_sandbox"];
 /// With less, one request of the largest size would not pass.
 const LEAST_MEMORY_MB: u64 = 8;
 const LISTEN_VAR: &str = "SEAWALL_LISTEN";
+const BACKGROUND_VAR: &str = "SEAWALL_BACKGROUND";
+/// How long a background server stays; for tests.
+const BACKGROUND_IDLE_VAR: &str = "SEAWALL_TEST_BACKGROUND_IDLE";
 /// The names that the seeds use.
 const IDLE_VAR: &str = "SANDBOX_SESSION_IDLE_TIMEOUT";
 const LIFETIME_VAR: &str = "SANDBOX_SESSION_MAX_LIFETIME";
@@ -48,6 +53,8 @@ const OTLP_VAR: &str = "OTEL_EXPORTER_OTLP_ENDPOINT";
 pub struct ServerSettings {
     pub listen: SocketAddr,
     pub options: Options,
+    /// How long a background server stays without a client and without work.
+    pub background_idle: Duration,
     /// Where traces go. None: nowhere.
     pub otlp: Option<String>,
     /// T5.
@@ -61,6 +68,7 @@ impl Default for ServerSettings {
         ServerSettings {
             listen: SocketAddr::from(([127, 0, 0, 1], 7777)),
             options: Options::default(),
+            background_idle: Duration::from_secs(600),
             otlp: None,
             timeouts: Timeouts { idle_seconds: Some(1800), max_lifetime_seconds: Some(14_400) },
             delete_terminates_sandbox: false,
@@ -106,6 +114,22 @@ impl Layers {
         let path = |text: String| file.parent().unwrap_or(Path::new(".")).join(text);
         if let Some(listen) = text("listen")? {
             self.settings.server.listen = address(&format!("{shown}: `server.listen`"), &listen)?;
+        }
+        if let Some(value) = server.get("background") {
+            self.settings.background = match value {
+                Value::Boolean(true) => Background::Auto,
+                Value::Boolean(false) => Background::Never,
+                _ => bail!("{shown}: `server.background` must be true or false"),
+            };
+        }
+        if let Some(value) = server.get("background_idle") {
+            let text = value.as_str().map_or_else(|| value.to_string(), str::to_owned);
+            match duration::parse_positive(&text) {
+                Ok(time) => self.settings.server.background_idle = time,
+                Err(_) => self.warnings.push(format!(
+                    "{shown}: `server.background_idle` is {value}, not a time such as 10m: using 10m"
+                )),
+            }
         }
         self.settings.server.otlp = text("otlp_endpoint")?;
         let options = &mut self.settings.server.options;
@@ -170,6 +194,15 @@ impl Layers {
         }
         if let Some(endpoint) = text(OTLP_VAR) {
             self.settings.server.otlp = Some(endpoint);
+        }
+        match text(BACKGROUND_VAR).as_deref() {
+            None => {}
+            Some("never") => self.settings.background = Background::Never,
+            Some("auto") => self.settings.background = Background::Auto,
+            Some(other) => bail!("{BACKGROUND_VAR} must be auto or never, not {other:?}"),
+        }
+        if let Some(time) = text(BACKGROUND_IDLE_VAR).and_then(|text| duration::parse_positive(&text).ok()) {
+            self.settings.server.background_idle = time;
         }
         self.timeout_of("idle_timeout", IDLE_VAR, text(IDLE_VAR));
         self.timeout_of("max_lifetime", LIFETIME_VAR, text(LIFETIME_VAR));

@@ -100,15 +100,14 @@ impl Agent {
 
     fn events(&self, prompt: &str) -> Vec<Value> {
         let output = self.chat(prompt);
-        let log = std::fs::read_to_string(self.world.data().join("turns.log")).unwrap_or_default();
+        let log = std::fs::read_to_string(self.world.data().join("server.log")).unwrap_or_default();
         assert!(output.status.success(), "{}\n{}\n{log}", stdout(&output), stderr(&output));
         events(&output)
     }
 
     fn conversation(&self) -> Value {
         let all = self.world.json(["conversations", "--json"]);
-        let found =
-            all["conversations"].as_array().unwrap().iter().find(|each| each["id"] == *self.conversation);
+        let found = all["items"].as_array().unwrap().iter().find(|each| each["id"] == *self.conversation);
         found.unwrap().clone()
     }
 
@@ -173,7 +172,7 @@ fn stats_and_messages(agent: &Agent, uses: [(u64, u64, u64); 2]) {
             "total_cache_tokens": sum(|use_| use_.2)})
     );
     let messages = agent.world.json(["messages", "--json", &agent.conversation]);
-    let messages = messages["messages"].as_array().unwrap();
+    let messages = messages["items"].as_array().unwrap();
     let said: Vec<(&str, &str)> = messages
         .iter()
         .map(|message| (message["role"].as_str().unwrap(), message["body"].as_str().unwrap()))
@@ -254,8 +253,7 @@ fn m3_a_turn_of_codex_outlives_its_sandbox() {
     a_turn_a_new_sandbox_and_the_next(&agent, [(240, 27, 60), (240, 8, 60)]);
 }
 
-/// The server (here: the process that runs the turn) is killed while the tool runs. The next command takes the turn
-/// up again, and it ends with every byte and exact usage.
+/// The server is killed while the tool runs. The next one takes the turn up again, and it ends with every byte and exact usage.
 #[test]
 fn m2_a_killed_server_loses_nothing_of_claude_codes_answer() {
     let test = "m2_a_killed_server_loses_nothing_of_claude_codes_answer";
@@ -273,17 +271,12 @@ fn m2_a_killed_server_loses_nothing_of_claude_codes_answer() {
         stdout(&last).contains("claude") && agent.models.log().len() == 1
     })
     .unwrap();
-    let runner = runner_of(&agent.world);
-    assert!(Command::new("kill").args(["-9", &runner]).status().unwrap().success());
-    world::eventually("it is gone", || {
-        !Path::new(&format!("/proc/{runner}/cmdline")).exists() || is_dead(&runner)
-    })
-    .unwrap();
+    agent.world.kill_server();
     // Any command takes it up. The tool ends only now, so the server was killed while it ran.
     agent.world.ok(["ls"]);
     agent.sh("touch /work/go");
     let output = view.wait_with_output().unwrap();
-    let log = std::fs::read_to_string(agent.world.data().join("turns.log")).unwrap();
+    let log = std::fs::read_to_string(agent.world.data().join("server.log")).unwrap();
     assert!(output.status.success(), "{}\n{log}", stdout(&output));
     let events = events(&output);
     let said: String = (0..12).map(|number| format!("word{number} ")).collect();
@@ -297,27 +290,7 @@ fn m2_a_killed_server_loses_nothing_of_claude_codes_answer() {
 impl Agent {
     fn sandbox_if_any(&self) -> String {
         let all = self.world.json(["conversations", "--json"]);
-        let found = all["conversations"].as_array().unwrap().first().cloned().unwrap_or_default();
+        let found = all["items"].as_array().unwrap().first().cloned().unwrap_or_default();
         found["sandbox_id"].as_str().unwrap_or("none").to_owned()
     }
-}
-
-/// The process that runs the turn on this data folder.
-fn runner_of(world: &World) -> String {
-    let data = world.data().display().to_string();
-    let is_runner = |pid: &str| {
-        let line = std::fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
-        let line = String::from_utf8_lossy(&line).into_owned();
-        line.contains("run-turn") && line.contains(&data)
-    };
-    let pids = std::fs::read_dir("/proc")
-        .unwrap()
-        .flatten()
-        .map(|entry| entry.file_name().to_string_lossy().into_owned());
-    pids.filter(|pid| pid.parse::<u32>().is_ok()).find(|pid| is_runner(pid)).unwrap()
-}
-
-fn is_dead(pid: &str) -> bool {
-    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
-    stat.is_empty() || stat.contains(") Z ")
 }

@@ -4,6 +4,7 @@
 
 mod agents;
 mod architecture;
+mod background;
 mod cli;
 mod crash;
 mod docker;
@@ -13,5 +14,6 @@ mod http_edges;
 mod http_turns;
 mod kills;
 mod shell;
+mod surfaces;
 mod turns;
 mod world;

@@ -255,7 +255,7 @@ fn what_others_say_drives_no_terminal() {
     play(&world, HOSTILE, "", &["chat", "-c", &conversation, &format!("{SAID} >&2; exit 3")]);
     play(&world, HOSTILE, "", &["messages", &conversation]);
     let all = world.json(["conversations", "--json"]);
-    let sandbox = all["conversations"][0]["sandbox_id"].as_str().unwrap().to_owned();
+    let sandbox = all["items"][0]["sandbox_id"].as_str().unwrap().to_owned();
     // A command's own output is its own, and what it printed earlier is text of others.
     let command = ["exec", &sandbox, "--", "sh", "-c", SAID];
     assert!(world.ok(command).contains("\x1b[2J"), "into a pipe it goes as it is");

@@ -63,6 +63,40 @@ impl World {
         serde_json::from_str(&text).unwrap_or_else(|error| panic!("{error} in {text}"))
     }
 
+    /// Ends the server in the background, if one runs.
+    pub fn stop_server(&self) {
+        let stopped = self.seawall(["server", "stop"]);
+        if !stopped.status.success() && !std::thread::panicking() {
+            eprintln!("the server was not stopped: {}", stderr(&stopped));
+        }
+    }
+
+    /// Kills the server, as a crash would, and waits until it is gone.
+    pub fn kill_server(&self) {
+        let server = self.server_pid().expect("no server runs");
+        kill_9(&[&server.to_string()]);
+        eventually("the server is gone", || !is_alive(&server.to_string())).unwrap();
+    }
+
+    /// The pid that the server wrote into its data folder.
+    pub fn server_pid(&self) -> Option<u64> {
+        let text = std::fs::read(self.data().join("server.json")).ok()?;
+        let found: serde_json::Value = serde_json::from_slice(&text).ok()?;
+        found["server"]["pid"].as_u64()
+    }
+
+    /// The process of the guest of a native sandbox.
+    pub fn guest(&self, id: &str) -> String {
+        let run = self.data().join("native/boxes").join(id).join("run");
+        std::fs::read_to_string(run).unwrap().split_whitespace().next().unwrap().to_owned()
+    }
+
+    /// The pid of the server, if one runs.
+    pub fn server(&self) -> Option<u32> {
+        let status = self.json(["server", "status", "--json"]);
+        status["pid"].as_u64().and_then(|pid| u32::try_from(pid).ok())
+    }
+
     /// Nothing of the sandboxes is left, neither records nor boxes.
     pub fn is_empty(&self) -> bool {
         self.ok(["ls", "-q"]).is_empty()
@@ -77,7 +111,17 @@ impl Drop for World {
         if !ids.is_empty() {
             self.seawall(["rm", "-f", "--volumes"].into_iter().chain(ids));
         }
+        self.stop_server();
     }
+}
+
+pub fn kill_9(pids: &[&str]) {
+    assert!(Command::new("kill").arg("-9").args(pids).status().unwrap().success(), "{pids:?}");
+}
+
+pub fn is_alive(pid: &str) -> bool {
+    let stat = std::fs::read_to_string(Path::new("/proc").join(pid).join("stat")).unwrap_or_default();
+    !stat.is_empty() && !stat.contains(") Z ")
 }
 
 pub fn stdout(output: &Output) -> String {

@@ -3,6 +3,12 @@
 //! Counts are kept in memory, loaded from the account's rows on its first request. A count may be too high where a box
 //! ended without a word (its guest died, its own deadline passed, another process removed it): so before a request is
 //! refused, the boxes that are counted as running are looked at, and the request is decided again.
+//!
+//! A request for a sandbox passes the bounds per sandbox first (`service/bounds.rs`). The ledger then checks
+//! `stored_mb`, `sandboxes`, `running_sandboxes` and the sum of `disk_mb`, and counts the sandbox in the same step.
+//! Totals of CPU, memory, processes and disk IO are limits of a control group, or sums where a provider has no such
+//! group (`ledger/cost.rs`). `stored_mb` is the sum of the account's bytes in buckets and in conversations. The
+//! account `local` has neither counts nor totals.
 
 mod cost;
 mod ended;

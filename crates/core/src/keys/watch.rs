@@ -1,6 +1,5 @@
 //! What a key has open: streams, sockets and wires, which end with the key.
 
-use super::Identity;
 use crate::ports::{Clock, store::Accounts};
 use seawall_api::{AccountId, KeyId};
 use std::{
@@ -95,21 +94,22 @@ impl Watched {
 
     pub(super) fn watch(
         &self,
-        identity: &Identity,
+        key: KeyId,
+        account: AccountId,
         accounts: &Arc<dyn Accounts>,
         clock: &Arc<dyn Clock>,
         forget: impl Fn(KeyId) + Send + Sync + 'static,
     ) -> KeyWatch {
         let mut open = self.open();
-        let fresh = || Entry { account: identity.account, over: watch::Sender::new(false), watches: 0 };
-        let entry = open.keys.entry(identity.key).or_insert_with(fresh);
+        let fresh = || Entry { account, over: watch::Sender::new(false), watches: 0 };
+        let entry = open.keys.entry(key).or_insert_with(fresh);
         entry.watches += 1;
         let over = entry.over.subscribe();
         if !open.polled {
             open.polled = true;
             tokio::spawn(self.clone().poll(accounts.clone(), clock.clone(), forget));
         }
-        KeyWatch { all: self.clone(), key: identity.key, over }
+        KeyWatch { all: self.clone(), key, over }
     }
 
     /// Ends what the chosen keys have open.

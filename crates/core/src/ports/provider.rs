@@ -28,6 +28,7 @@ use futures::stream::BoxStream;
 use jiff::Timestamp;
 use seawall_api::{
     AccountId, SandboxId,
+    http::VolumeInfo,
     sandbox::{Egress, EndReason, Limits, SandboxSpec},
 };
 use seawall_wire::{Connector, Duplex};
@@ -135,19 +136,6 @@ pub struct BoxUsage {
 pub struct AccountUse {
     pub memory_bytes: Option<u64>,
     pub processes: Option<u64>,
-}
-
-/// A data volume, with or without a box.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct VolumeInfo {
-    /// The id of the sandbox it belongs or belonged to, or the name that sandboxes share it by.
-    pub name: String,
-    /// The name or path that an operator would look for.
-    pub place: String,
-    /// Whether a box of it is there.
-    pub in_use: bool,
-    /// What it takes on disk.
-    pub bytes: u64,
 }
 
 #[derive(Debug, Clone, PartialEq)]

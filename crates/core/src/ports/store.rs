@@ -16,6 +16,7 @@
 
 mod accounts;
 mod conversations;
+mod database;
 mod expiry;
 mod hook_runs;
 mod idempotency;
@@ -31,6 +32,7 @@ mod turns;
 
 pub use accounts::{Accounts, KeyHash, KeyLimits};
 pub use conversations::{ConversationFilter, Conversations, HookUsage, NewConversation, SortBy};
+pub use database::Database;
 pub use expiry::{Expiry, Walked};
 pub use hook_runs::{DEFAULT_HOOK, HookOutcome, HookRun, HookRuns, WEBHOOK_TO};
 pub use idempotency::{Begun, Idempotency};

@@ -1,4 +1,8 @@
 //! T5: when sandboxes end by themselves. Whoever starts one tells its guest; a server that looks after it holds to it.
+//!
+//! The guest counts as use the requests that it is serving. Each round of the reaper suspends the guest's deadlines
+//! for the next 180 s, and a turn suspends them for its whole time, so the server decides and can push first. Without
+//! a server the guest ends the box itself, and the next server starts it once more to save its files.
 
 use super::{Sandboxes, no_sandbox};
 use crate::{

@@ -1,4 +1,13 @@
 //! Making a sandbox: the record first, so that a crash leaves something to clean up.
+//!
+//! | step | durability |
+//! | --- | --- |
+//! | the record, a row | committed before the box is made, so that a killed server leaves it; synced while the box is made, and before the call returns; synced first for a provider that stores no intent itself |
+//! | the box's folder, then `box.json` | synced before the rest of the box is made; an empty folder is no box |
+//! | directories, volume, group, process | none: `start` makes missing ones again |
+//! | the state `running` | not waited for: the box itself reports it |
+//!
+//! `cli/tests/it/crash.rs` kills the server after every step that [`reached`](crate::steps::reached) marks.
 
 use super::{Left, NewSandbox, Sandboxes, check, info};
 use crate::{

@@ -1,4 +1,11 @@
 //! The sweep: records and boxes compared, in both directions.
+//!
+//! - A box without a record is removed, and its volume is kept.
+//! - An interrupted removal is finished.
+//! - A record whose box was never made is removed; a complete box is kept.
+//! - A record whose box has vanished is marked `lost`.
+//!
+//! A sweep leaves alone every sandbox that another task is making or removing.
 
 use super::{Left, Sandboxes, make};
 use crate::{

@@ -1,4 +1,9 @@
 //! Saving the files of a sandbox before its end.
+//!
+//! A running sandbox is pushed, closed to new uses, stopped, started once more and pushed again, so that files which
+//! were written during the first push are saved too. The ledger counts it for that time. No limit counts
+//! volumes, so a tenant's volume does not outlive its sandbox: if saving fails, the end fails with `sync_failed`, and
+//! the sandbox stays.
 
 use super::{Closing, SandboxService, Wanted, entrances::Closed, manage::GRACE};
 use crate::{Error, Result, accounts::Admission, shares::Permit};

@@ -1,5 +1,8 @@
 //! Who may use a sandbox. One that is being ended or stopped lets nobody in, and the reaper knows of every use since it began to
 //! look at a sandbox that it is about to stop.
+//!
+//! Before a stop, the reaper enters the sandbox's queue, closes the sandbox to new uses, and checks again: the turns,
+//! the uses since its first check, the guest. A use that arrives then waits and starts the sandbox again.
 
 use jiff::Timestamp;
 use seawall_api::SandboxId;

@@ -49,6 +49,17 @@ pub struct EndSandbox {
 impl SandboxService {
     /// V1, and H2: cold start runs also for a sandbox without a conversation.
     pub async fn create(&self, account: AccountId, ask: &CreateSandbox) -> Result<Sandbox> {
+        self.create_with(account, ask, false).await
+    }
+
+    /// Like [`SandboxService::create`]. With `on_host` the request may name a provider without isolation: the caller can run
+    /// any process on this machine anyway.
+    pub async fn create_with(
+        &self,
+        account: AccountId,
+        ask: &CreateSandbox,
+        on_host: bool,
+    ) -> Result<Sandbox> {
         check_wishes(ask)?;
         let ask = &with_workspace(ask);
         let id = ask.id.unwrap_or_else(SandboxId::generate);
@@ -61,19 +72,27 @@ impl SandboxService {
         let (service, ask) = (self.clone(), ask.clone());
         to_its_end(async move {
             let _held = (permit, alone);
-            service.create_alone(account, id, &ask).await
+            service.create_alone(account, id, &ask, on_host).await
         })
         .await
     }
 
     /// The id is nobody's.
-    async fn create_alone(&self, account: AccountId, id: SandboxId, ask: &CreateSandbox) -> Result<Sandbox> {
+    async fn create_alone(
+        &self,
+        account: AccountId,
+        id: SandboxId,
+        ask: &CreateSandbox,
+        on_host: bool,
+    ) -> Result<Sandbox> {
         let invalid = |error: Error| error.with_code("invalid_config");
         let template = self.template_of(ask.template.as_deref()).map_err(invalid)?;
         let provider = ask.provider.clone().or_else(|| template.sandbox.provider.clone());
         let name = provider.as_deref().unwrap_or(self.sandboxes.providers().default_name()).to_owned();
         let provides = self.sandboxes.providers().get(&name).map_err(invalid)?;
-        self.check_provider(ask, &name)?;
+        if !on_host {
+            self.check_provider(ask, &name)?;
+        }
         self.mounts.check(account, &ask.mounts)?;
         check_network(account, ask)?;
         self.check_source(account, ask, &template)?;

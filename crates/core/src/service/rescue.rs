@@ -3,6 +3,10 @@
 //! No limit of their account stands in the way of that, so there is one at a time of each account, nobody may use it unless
 //! there is a place for it, and it is stopped again, whatever the saving came to and whoever hangs up meanwhile. What a
 //! server that was killed left running is stopped by the reaper.
+//!
+//! Such starts are for boxes that ended by themselves with unsaved files, for boxes of interrupted turns, and for
+//! stopped sandboxes that are deleted. A caller that wants to use one in that time gets 503 `waking`, or the limit's
+//! refusal without a free place.
 
 use super::{SandboxService, Wanted};
 use crate::{

@@ -14,15 +14,14 @@ use jiff::Timestamp;
 use seawall_api::{
     AccountId, ErrorKind, SandboxId,
     files::FileName,
-    http::{DroppedVersions, PruneVersions, RestoreVersion, Version},
+    http::{DroppedVersions, PruneVersions, RestoreVersion, SyncProgress, Version},
     sandbox::SandboxState,
 };
 use seawall_sync::{
-    engine::{DryRun, Options, Restored, Silent, SyncReport},
-    versions::{Keep, Pruned},
+    engine::{DryRun, Options, Restored, SyncReport},
+    versions::{Keep, Pruned, Verified},
 };
 use serde_json::{Map, Value};
-use std::sync::Arc;
 
 impl SandboxService {
     /// Where the files of a sandbox go; an error where that is nowhere.
@@ -43,6 +42,14 @@ impl SandboxService {
         Ok((wanted, found))
     }
 
+    /// Reads every body of every version again, and reports damaged ones. Also of a sandbox that was ended.
+    pub async fn verify(&self, account: AccountId, id: SandboxId) -> Result<Verified> {
+        let row = self.row(account, id).await?;
+        let workspaces = self.place_of(&row).await?;
+        let _permit = self.heavy.files.enter(account).await;
+        workspaces.verify(id, |_| ()).await
+    }
+
     /// S7.
     pub async fn sync(&self, account: AccountId, id: SandboxId, options: Options) -> Result<SyncReport> {
         let most = self.sandboxes.refuse_full(account).await?;
@@ -51,13 +58,19 @@ impl SandboxService {
         let (wanted, workspaces) = self.wanted_place(&row).await?;
         let workspaces = workspaces.within(most);
         let _permit = self.heavy.files.enter(account).await;
-        let synced = workspaces.sync_files(id, options).await;
+        let synced = workspaces.sync_with_progress(id, options, self.syncing.follow(id)).await;
         let report = match synced {
             Err(error) => return Err(self.not_stored(account, id, most, error).await),
             Ok(report) => report,
         };
         self.note_synced(&wanted, &workspaces, report.version.as_ref()).await;
         Ok(report)
+    }
+
+    /// How far the sync or restore of a sandbox is that runs now.
+    pub async fn progress(&self, account: AccountId, id: SandboxId) -> Result<SyncProgress> {
+        self.row(account, id).await?;
+        Ok(self.syncing.of(id).unwrap_or_default())
     }
 
     /// What a sync would do.
@@ -209,7 +222,7 @@ impl SandboxService {
         let (wanted, workspaces) = self.wanted_place(&row).await?;
         let workspaces = workspaces.within(most);
         let _permit = self.heavy.files.enter(account).await;
-        let restored = workspaces.restore(id, &what, Arc::new(Silent)).await;
+        let restored = workspaces.restore(id, &what, self.syncing.follow(id)).await;
         let restored = match restored {
             Err(error) => return Err(self.not_stored(account, id, most, error).await),
             Ok(restored) => restored,

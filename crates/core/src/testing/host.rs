@@ -1,21 +1,12 @@
 //! What a whole service needs of its machine, in memory.
 
-use super::lock;
-use crate::{
-    Result,
-    ports::{Claim, Claims, Clock},
-    workspaces::Buckets,
-};
+use crate::{Result, ports::Clock, workspaces::Buckets};
 use async_trait::async_trait;
 use jiff::{SignedDuration, Timestamp};
-use seawall_api::SandboxId;
 use seawall_sync::bucket::SharedBucket;
-use std::{
-    collections::BTreeMap,
-    sync::{
-        Arc, Mutex,
-        atomic::{AtomicI64, Ordering},
-    },
+use std::sync::{
+    Arc,
+    atomic::{AtomicI64, Ordering},
 };
 use tokio::time::Instant;
 
@@ -58,40 +49,6 @@ impl Default for SetClock {
 impl Clock for SetClock {
     fn now(&self) -> Timestamp {
         self.tokio.now() + SignedDuration::from_micros(self.ahead.load(Ordering::Relaxed))
-    }
-}
-
-/// The claims of one machine, whose processes are clones.
-#[derive(Debug, Clone, Default)]
-pub struct MemoryClaims(Arc<Mutex<Claimed>>);
-
-#[derive(Debug, Default)]
-struct Claimed {
-    claims: BTreeMap<SandboxId, Arc<tokio::sync::Mutex<()>>>,
-    epochs: BTreeMap<SandboxId, u64>,
-}
-
-impl MemoryClaims {
-    fn of(&self, id: SandboxId) -> Arc<tokio::sync::Mutex<()>> {
-        lock(&self.0).claims.entry(id).or_default().clone()
-    }
-}
-
-#[async_trait]
-impl Claims for MemoryClaims {
-    async fn claim(&self, id: SandboxId) -> Result<Claim> {
-        Ok(Box::new(self.of(id).lock_owned().await))
-    }
-
-    async fn try_claim(&self, id: SandboxId) -> Result<Option<Claim>> {
-        Ok(self.of(id).try_lock_owned().ok().map(|held| Box::new(held) as Claim))
-    }
-
-    async fn next_epoch(&self, id: SandboxId) -> Result<u64> {
-        let mut claimed = lock(&self.0);
-        let epoch = claimed.epochs.entry(id).or_insert(0);
-        *epoch += 1;
-        Ok(*epoch)
     }
 }
 

@@ -1,4 +1,7 @@
 //! The wish for the end of a turn, while its agent runs.
+//!
+//! A cancellation is the state `cancelling` in the turn's row. The runner polls for it every second, and a
+//! cancellation in the same process reaches it at once.
 
 use seawall_api::ProcessId;
 use seawall_wire::Guest;

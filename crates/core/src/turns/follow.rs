@@ -20,9 +20,8 @@ const PAGE: u32 = 500;
 const PAGE_BYTES: u64 = 256 << 10;
 /// What an event takes while it is sent: as it is stored, parsed, and written again.
 const COPIES: u64 = 3;
-/// Between looks at a turn that another process runs: soon after something came, then less and less often.
-const ELSEWHERE: Duration = Duration::from_millis(20);
-const SELDOM: Duration = Duration::from_millis(500);
+/// The poll interval for a turn that no task runs yet: a server that has just started continues turns one after the other.
+const NOT_YET: Duration = Duration::from_millis(200);
 /// Between looks at one that runs here, should a wake-up be missed. Thousands may be listening.
 const HERE: Duration = Duration::from_secs(15);
 
@@ -35,7 +34,6 @@ pub struct Followed {
     next: u64,
     ready: VecDeque<TurnEvent>,
     over: bool,
-    pause: Duration,
     /// Nobody woke it in time: the store is asked, whatever is known here.
     doubts: bool,
     /// Bytes for the events that are ready. None where they are not counted.
@@ -63,8 +61,8 @@ impl Turns {
     }
 
     fn followed(&self, account: AccountId, turn: TurnId, from: u64) -> Followed {
-        let (ready, over, pause, doubts) = (VecDeque::new(), false, ELSEWHERE, false);
-        Followed { turns: self.clone(), account, turn, next: from, ready, over, pause, doubts, room: None }
+        let (ready, over, doubts) = (VecDeque::new(), false, false);
+        Followed { turns: self.clone(), account, turn, next: from, ready, over, doubts, room: None }
     }
 
     /// The last event of a turn that has ended, made from its rows: it is there also where a crash came in between.
@@ -136,9 +134,6 @@ impl Followed {
     async fn fetch(&mut self) -> Result<bool> {
         let room = self.room.as_mut();
         self.ready = self.turns.some_events(self.account, self.turn, self.next, room).await?.into();
-        if !self.ready.is_empty() {
-            self.pause = ELSEWHERE;
-        }
         Ok(!self.ready.is_empty())
     }
 
@@ -175,10 +170,7 @@ impl Followed {
         }
         match seen {
             Some(seen) => self.wait_here(seen).await,
-            None => {
-                tokio::time::sleep(self.pause).await;
-                self.pause = (self.pause * 11 / 10).min(SELDOM);
-            }
+            None => tokio::time::sleep(NOT_YET).await,
         }
         Ok(None)
     }

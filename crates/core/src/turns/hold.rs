@@ -1,4 +1,10 @@
 //! Who may run a turn, and what is stored of it.
+//!
+//! A lease in the database, in the name of the machine, lasts 30 s and is renewed every 8 s. Each write of a runner
+//! carries the lease's epoch and is refused in its own transaction once the lease has another holder (`Fence`), so a
+//! runner that slept past its lease writes nothing. SQLite does not wait for the disk with each event of a running
+//! turn: a power failure, which ends the box too, may lose the last events of a turn that has not ended. The
+//! transaction that ends a turn syncs all of them.
 
 use super::{Turns, answer::Answer, room::Room};
 use crate::{

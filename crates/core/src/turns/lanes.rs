@@ -18,11 +18,8 @@ use tokio::{
     time::{Instant, sleep_until},
 };
 
-/// How long the first of a lane waits for news of a turn that this process runs, should one be missed.
-const HERE: Duration = Duration::from_secs(15);
-/// And of one that another process runs, which sends no news: at first, and later.
-const ELSEWHERE: Duration = Duration::from_millis(100);
-const SELDOM: Duration = Duration::from_secs(2);
+/// How long the first of a lane waits for news of a turn, should one be missed.
+const MISSED: Duration = Duration::from_secs(15);
 
 /// What one turn at a time belongs to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -40,8 +37,6 @@ struct Waiting {
     queue: Arc<Queue<()>>,
     /// Requests in the queue, with the first.
     waiters: AtomicUsize,
-    /// Turns of the lane that this process runs.
-    running: AtomicUsize,
     ended: Notify,
 }
 
@@ -124,9 +119,6 @@ impl Lanes {
     pub fn run(&self, conversation: ConversationId, sandbox: Option<SandboxId>) -> Running {
         let lanes = [Some(Lane::Conversation(conversation)), sandbox.map(Lane::Sandbox)];
         let all: Vec<_> = lanes.into_iter().flatten().map(|lane| self.open(lane)).collect();
-        for waiting in &all {
-            waiting.running.fetch_add(1, Ordering::AcqRel);
-        }
         Running(all)
     }
 
@@ -170,18 +162,13 @@ pub(super) struct Running(Vec<Arc<Waiting>>);
 impl Drop for Running {
     fn drop(&mut self) {
         for waiting in &self.0 {
-            waiting.running.fetch_sub(1, Ordering::AcqRel);
             waiting.ended.notify_one();
         }
     }
 }
 
-/// Waits until a turn of one of these lanes may have ended. False where patience ended before. `pause`: how long the last wait
-/// without news was.
-pub(super) async fn news(places: &[&Place], pause: &mut Duration, patience: &Patience) -> bool {
-    let runs_here = places.iter().any(|place| place.waiter.0.running.load(Ordering::Acquire) > 0);
-    let longest = if runs_here { HERE } else { (*pause).clamp(ELSEWHERE, SELDOM) };
-    *pause = longest.saturating_mul(2);
+/// Waits until a turn of one of these lanes may have ended. False where patience ended before.
+pub(super) async fn news(places: &[&Place], patience: &Patience) -> bool {
     let ended = async {
         let all = places.iter().map(|place| Box::pin(place.waiter.0.ended.notified()));
         match places.is_empty() {
@@ -192,7 +179,7 @@ pub(super) async fn news(places: &[&Place], pause: &mut Duration, patience: &Pat
     tokio::select! {
         biased;
         () = ended => true,
-        () = sleep_until(Instant::now() + longest) => true,
+        () = sleep_until(Instant::now() + MISSED) => true,
         () = patience.ends() => false,
     }
 }
@@ -250,15 +237,15 @@ mod tests {
         let (lanes, id) = (Lanes::default(), ConversationId::generate());
         let place = lanes.enter(Lane::Conversation(id), &patience(600)).await.unwrap();
         let running = lanes.run(id, None);
-        let (begun, mut pause) = (Instant::now(), Duration::ZERO);
+        let begun = Instant::now();
         lanes.ended(id, None);
-        assert!(news(&[&place], &mut pause, &patience(600)).await);
+        assert!(news(&[&place], &patience(600)).await);
         assert_eq!(begun.elapsed(), Duration::ZERO, "what was told before is not missed");
-        assert!(news(&[&place], &mut pause, &patience(600)).await);
-        assert_eq!(begun.elapsed(), HERE, "a look now and then");
+        assert!(news(&[&place], &patience(600)).await);
+        assert_eq!(begun.elapsed(), MISSED, "a look now and then");
         drop(running);
-        assert!(news(&[&place], &mut pause, &patience(600)).await);
-        assert_eq!(begun.elapsed(), HERE);
-        assert!(!news(&[&place], &mut Duration::from_secs(60), &patience(1)).await);
+        assert!(news(&[&place], &patience(600)).await);
+        assert_eq!(begun.elapsed(), MISSED);
+        assert!(!news(&[&place], &patience(1)).await);
     }
 }

@@ -99,4 +99,9 @@ impl Turns {
             let _ = tokio::time::timeout(LOOK_AGAIN, watched.changed()).await;
         }
     }
+
+    /// How many turns are under way in this process.
+    pub fn running_here(&self) -> usize {
+        self.inner.live.lock().unwrap_or_else(PoisonError::into_inner).len()
+    }
 }

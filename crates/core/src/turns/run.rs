@@ -1,4 +1,19 @@
 //! Running a turn, from whatever is stored of it to its end.
+//!
+//! The stored events tell how far a turn is, so a runner that takes up a turn continues like this:
+//!
+//! | last stored event or row | next step |
+//! | --- | --- |
+//! | the turn, `turn_started`, `sandbox_ready` | ensure the sandbox, start the agent |
+//! | `agent_started` | same boot of the guest: attach to the process with the turn's id, or start it if no output was read; another boot, or no box: `interrupted` |
+//! | events of the agent | replay the events to the parser, attach at the stored offset |
+//! | `agent_ended` | run the `stream_finish` hooks and the push |
+//! | `workspace_pushed`, `workspace_unsynced` | close the turn |
+//! | the usage row | none: the turn has ended |
+//!
+//! `agent_started`, with the guest's boot id and the gateway's port, is stored before the program starts. Events and
+//! the output offset are one transaction of up to 256 events, so no output is read twice. The final event is made
+//! from rows when a client reads it.
 
 use super::{
     Turns,

@@ -6,7 +6,6 @@ use super::{
 };
 use crate::{Error, Result, ports::store::Page};
 use seawall_api::{AccountId, ErrorKind, SandboxId, conversation::TurnState};
-use std::time::Duration;
 use tokio::time::Instant;
 
 /// Of an agent's or an organization's name, in bytes.
@@ -32,7 +31,7 @@ impl Turns {
             },
             None => None,
         };
-        let (mut sandbox, mut pause): (Option<Place>, _) = (None, Duration::ZERO);
+        let mut sandbox: Option<Place> = None;
         loop {
             let lane = self.sandbox_of(account, ask).await?.map(Lane::Sandbox);
             if sandbox.as_ref().map(|place| place.lane) != lane {
@@ -53,7 +52,7 @@ impl Turns {
                 }
                 other => return other,
             }
-            if !news(&places, &mut pause, &patience).await {
+            if !news(&places, &patience).await {
                 return Err(impatient(&patience, error));
             }
         }

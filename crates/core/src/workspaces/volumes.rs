@@ -2,6 +2,11 @@
 //!
 //! Invariant: a name begins with its account's, which has no dot, and a dot. So no two accounts have a volume in common,
 //! whatever their agents are called, and none is taken for a sandbox's own, which is called by its id.
+//!
+//! The name is part of a sandbox's spec and is decided when the sandbox is made. A box notes its intent before it
+//! makes a shared volume, and one lock covers making and removing (`providers/volumes.rs`). Removing a box never
+//! removes a shared volume: core does, on request, when no other record names it. A volume has one history in the
+//! bucket, under its name.
 
 use super::{Names, account_name, fill, unknown_placeholder};
 use crate::{sandboxes::LONGEST_VOLUME, templates::SyncPart};

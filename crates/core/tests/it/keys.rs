@@ -8,7 +8,7 @@ use seawall_api::{
 };
 use seawall_core::{
     Error, Result,
-    keys::{Identity, Keys, hash, random},
+    keys::{Caller, Identity, Keys, hash, random},
     ports::{Clock, store::Stores},
     testing::{ManualClock, MemoryStore},
 };
@@ -85,7 +85,7 @@ async fn c7_a_key_says_whose_it_is_and_what_it_may() {
     let world = World::new().await;
     let scopes: BTreeSet<KeyScope> = [KeyScope::Read, KeyScope::Run].into();
     let made = world.keys.create(world.me, &CreateKey { scopes: scopes.clone(), ..ask() }).await.unwrap();
-    let expected = Identity { account: world.me, key: made.key.id, scopes };
+    let expected = Identity::of_key(world.me, made.key.id, scopes);
     // Also from memory, also elsewhere.
     for keys in [&world.keys, &world.keys, &world.another(SECRET)] {
         assert_eq!(keys.verify(&made.secret).await.unwrap(), expected);
@@ -216,7 +216,7 @@ async fn c7_a_rotated_key_works_on_for_a_while() {
     world.clock.advance(Duration::from_secs(1));
     for keys in [&world.keys, &elsewhere] {
         assert_denied(keys.verify(&old.secret).await, "key_revoked");
-        assert_eq!(keys.verify(&new.secret).await.unwrap().key, new.key.id);
+        assert_eq!(keys.verify(&new.secret).await.unwrap().caller, Caller::Key(new.key.id));
     }
     assert_eq!(error(world.keys.rotate(world.me, old.key.id, MINUTE).await).kind(), ErrorKind::Conflict);
 }
@@ -250,7 +250,7 @@ async fn c7_a_key_that_is_being_rotated_can_be_revoked_at_once() {
 fn c7_each_scope_has_those_below_it() {
     let may = |scopes: &[KeyScope]| {
         let scopes = scopes.iter().copied().collect();
-        let identity = Identity { account: AccountId::LOCAL, key: KeyId::generate(), scopes };
+        let identity = Identity::of_key(AccountId::LOCAL, KeyId::generate(), scopes);
         [KeyScope::Read, KeyScope::Run, KeyScope::Admin].map(|scope| identity.may(scope))
     };
     for (scopes, expected) in [

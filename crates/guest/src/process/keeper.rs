@@ -11,6 +11,20 @@
 //!
 //! After the fork only async-signal-safe calls are made and nothing is allocated: the guest may have
 //! had other threads.
+//!
+//! - **Start.** The keeper starts the command with `clone(CLONE_VM | CLONE_VFORK)` on a separate stack: no page table
+//!   is copied, and shared memory reports a failed `execve`. The command runs in a new session.
+//! - **Descriptors.** The keeper has a socket to the guest, a signalfd and, with `local`, the box's lock. It closes
+//!   all others, stdio included, so that the command's pipes end with the command.
+//! - **Messages.** It sends, in order: started or failed (with step and error number), exited, gone. It receives:
+//!   signal, kill.
+//! - **Kill.** It reads `/proc/thread-self/children`, kills each child and its group, reaps, and repeats until none
+//!   remain.
+//! - **A dead guest** closes the socket, and the keeper kills its descendants. A command may stop its keeper (both
+//!   have one user), so the guest wakes a keeper first and kills one that does not answer within 5 s; its descendants
+//!   then pass to the guest.
+//! - **A dead keeper** kills its command by the parent-death signal; the guest, also a subreaper, inherits and kills
+//!   the rest.
 
 use super::{
     handover::{Order, Space, next_order},

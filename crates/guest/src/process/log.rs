@@ -3,6 +3,16 @@
 //! Offsets count the bytes of all streams together, in the order in which they were read. Memory is
 //! bounded by the capacity: when it is full, bytes go that nobody needs any more, and if every byte is
 //! needed the log takes no more until some are not.
+//!
+//! A log keeps 1 MiB, or 4 MiB with `block`. A full log behaves as its policy demands:
+//!
+//! | policy | bytes that may be dropped | the process waits for |
+//! | --- | --- | --- |
+//! | `drop_oldest` | those before the slowest reader that holds the log; all, without such a reader | an attached reader that holds the log |
+//! | `block` | those that a holding reader acknowledged | an acknowledgement |
+//!
+//! A reader that is too late gets an event with the gap. An output limit cuts between UTF-8 characters and counts the
+//! dropped bytes. Each piece is charged its overhead, so that a million one-byte writes stay within the bound.
 
 use bytes::{Bytes, BytesMut};
 use seawall_api::exec::{OutputStream, WhenFull};

@@ -1,4 +1,9 @@
 //! A process from its start to its end: its output is read, its time is watched, its end is told.
+//!
+//! A command's exit and the last bytes of its pipes arrive independently. The end is sent when each stream was found
+//! empty after the exit was known; that check queries the kernel, because tokio's readiness may be stale. It does not
+//! wait for the end of a pipe, which a background child may hold open. A command that was killed or timed out has
+//! ended only when its descendants have.
 
 use super::{
     Input, Process,

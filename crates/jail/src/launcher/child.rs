@@ -1,4 +1,23 @@
 //! The first process of a box, from the clone until it is the guest.
+//!
+//! The child does the following, in this order:
+//!
+//! 1. It attaches the furnished root over the present one.
+//! 2. It mounts what every box has, pivots (`rootfs::assemble`) and sets the host name. A prepared box waits here for
+//!    its order.
+//! 3. It writes its number into the box's folder and joins its groups (v1). With an order from the start, this is the
+//!    first step.
+//! 4. It takes its files from its disks, and mounts its directories, its volume and host folders (`rootfs::occupy`).
+//! 5. It forbids core files, limits open files, and binds `wire.sock` in the box's folder, outside the box's tree.
+//! 6. It closes every descriptor but six: the listener, the answer socket, the user namespace, the counters of memory
+//!    and of processes, and `ended`, into which the guest may write why the box ended by itself.
+//! 7. **It enters the user namespace last**, as its root, drops capabilities, sets no-new-privileges and installs the
+//!    filter.
+//! 8. It answers `ready`, when the socket already accepts connections, and continues as the guest.
+//!
+//! All other namespaces therefore belong to the launcher's user namespace: root of the box can neither mount, nor
+//! rename the host, nor change an interface, with or without the filter. Settings of the network namespace allow
+//! ports below 1024 and `ping` to all users of the box.
 
 use super::{
     Live, Powers,

@@ -1,5 +1,11 @@
 //! Folders made in advance, and folders removed afterwards: both are slow on most file systems, and neither has
 //! to be waited for.
+//!
+//! One thread of low priority keeps up to 16 pairs of a box's directories and a volume in `native/spare`, from the
+//! second box on; a create moves them into place. A removed box is renamed to `native/boxes/.gone-…` in one step, and
+//! the same thread deletes it. The process waits for that when it ends, and the next one that opens the data folder
+//! deletes the rest. When a box ends, the thread also closes the host's descriptors of its file systems, because
+//! unmounting writes pending data.
 
 use super::{disks::SpareDisks, folder::make_tree};
 use crate::boxes::make_private;

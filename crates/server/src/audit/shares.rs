@@ -51,7 +51,7 @@ impl HourlyShares {
         }
         let before = text.len();
         append(entry, text)?;
-        if entry.account == AccountId::LOCAL {
+        if entry.account == AccountId::LOCAL || entry.by_operator {
             return Ok(());
         }
         let written = self.accounts.entry((entry.account, entry.status >= 400)).or_default();

@@ -198,7 +198,7 @@ async fn rotate_key(
 
 /// Other accounts are the operator's to see: admin keys of the account `local`.
 pub fn operator(who: &Identity) -> ApiResult<()> {
-    match who.account == AccountId::LOCAL {
+    match who.is_operator() {
         true => Ok(()),
         false => Err(ApiError::new(
             StatusCode::FORBIDDEN,

@@ -89,7 +89,8 @@ async fn create(
     Runner(who): Runner,
     OptionalJson(ask): OptionalJson<Wish>,
 ) -> ApiResult<(StatusCode, Json<Sandbox>)> {
-    let sandbox = state.services().sandboxes.create(who.account, &ask.0).await?;
+    let sandboxes = &state.services().sandboxes;
+    let sandbox = sandboxes.create_with(who.account, &ask.0, who.is_host_user()).await?;
     tracing::info!(account = %who.account, sandbox = %sandbox.info.id, "sandbox made");
     Ok((StatusCode::CREATED, Json(sandbox)))
 }

@@ -10,7 +10,7 @@ use axum::{extract::State, response::Response};
 use seawall_api::{
     SandboxId,
     files::FileName,
-    http::{DroppedVersions, List, PruneVersions, RestoreVersion, SyncFiles, Version},
+    http::{DroppedVersions, List, PruneVersions, RestoreVersion, SyncFiles, SyncProgress, Version},
 };
 use seawall_core::workspaces::{Change, Difference};
 use seawall_sync::{
@@ -27,9 +27,11 @@ const VERSIONS: u64 = 1 << 20;
 pub fn router() -> OpenApiRouter<AppState> {
     OpenApiRouter::default()
         .routes(routes!(sync))
+        .routes(routes!(progress))
         .routes(routes!(versions))
         .routes(routes!(delete_version))
         .routes(routes!(prune))
+        .routes(routes!(verify))
         .routes(routes!(diff))
         .routes(routes!(restore))
 }
@@ -62,6 +64,22 @@ async fn sync(
             lists::value(&state, who.account, REPORT, fetch).await
         }
     }
+}
+
+/// How far the sync or restore of a sandbox is that runs now.
+#[utoipa::path(get, path = "/sandboxes/{id}/progress", tag = "workspaces", operation_id = "sync_progress",
+    security(("key" = ["read"])),
+    params(("id" = String, Path, description = "The sandbox's id")),
+    responses(
+        (status = 200, body = SyncProgress),
+        Problems,
+    ))]
+async fn progress(
+    State(state): State<AppState>,
+    Reader(who): Reader,
+    Path(id): Path<SandboxId>,
+) -> ApiResult<Json<SyncProgress>> {
+    Ok(Json(state.services().sandboxes.progress(who.account, id).await?))
 }
 
 /// Entries of each list of a report, at the most, and bytes of their names.
@@ -241,6 +259,24 @@ impl From<Difference> for PathChange {
     fn from(difference: Difference) -> Self {
         PathChange { path: difference.path, change: difference.change }
     }
+}
+
+/// Reads every body of every version again, and reports the damaged ones. The next sync stores a damaged file anew where the
+/// sandbox still has it. Also of a sandbox that was ended.
+#[utoipa::path(post, path = "/sandboxes/{id}/versions/verify", tag = "workspaces", operation_id = "verify_versions",
+    security(("key" = ["run"])),
+    params(("id" = String, Path, description = "The sandbox's id")),
+    responses(
+        (status = 200, body = Value, content_type = "application/json", description = "What was read, and what is damaged."),
+        Problems,
+    ))]
+async fn verify(
+    State(state): State<AppState>,
+    Runner(who): Runner,
+    Path(id): Path<SandboxId>,
+) -> ApiResult<Response> {
+    let fetch = state.services().sandboxes.verify(who.account, id);
+    lists::value(&state, who.account, REPORT, fetch).await
 }
 
 /// What differs between two versions.

@@ -29,7 +29,7 @@ use seawall_core::{
     accounts::AccountLimits,
     ports::{Claims, Clock, Provider, store::Stores},
     templates::{SyncPart, Template, Templates},
-    testing::{Faults, FaultyProvider, MemoryClaims, MemoryStore, OneBucket, TokioClock},
+    testing::{Faults, FaultyProvider, HostClaims, MemoryStore, OneBucket, TokioClock},
 };
 use seawall_providers::mock::MockProvider;
 use seawall_server::{Options, Server};
@@ -191,7 +191,7 @@ impl World {
 
 /// A server's core.
 fn services(setup: &Setup, mock: &MockProvider, stores: Stores, clock: Arc<dyn Clock>) -> Services {
-    let claims: Arc<dyn Claims> = Arc::new(MemoryClaims::default());
+    let claims: Arc<dyn Claims> = Arc::new(HostClaims::default());
     let mut provider: Arc<dyn Provider> = Arc::new(mock.clone());
     if let Some(faults) = &setup.faults {
         provider = Arc::new(FaultyProvider::with(provider, faults.clone()));

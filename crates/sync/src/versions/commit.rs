@@ -1,4 +1,12 @@
 //! Adding to the chain: one record per number, and whoever comes second looks again.
+//!
+//! If a store does not refuse a second create (`probe`), a database admits one commit id per number
+//! (`Turnstile::admit`), under a lease of thirty days. A lease around the commit would not suffice, because a writer
+//! that slept past its end writes late. So a writer first stores its record as `.candidates/<number>-<id>` and then
+//! requests the number. **The record in the chain is only ever stored with the bytes of the admitted candidate**, by its writer or
+//! by the next refused one, so a late write stores the same bytes. If a bucket was emptied under its database, an
+//! admitted number has no candidate: the next lease on that number decides. The time of a manifest is decided in the
+//! same way.
 
 use super::{Head, Record, Turnstile, VersionRecord, Versions, What, record};
 use crate::{Error, Result, bucket, retry::retry, state::StateFile, sums::Strong, tree::Tree};

@@ -11,13 +11,13 @@ use crate::{
 };
 use futures::StreamExt;
 use seawall_api::{ErrorKind, files::FileName};
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use std::{
     collections::{BTreeMap, BTreeSet},
     sync::Arc,
 };
 
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Damage {
     /// The versions that suffer from it.
     pub versions: Vec<i64>,
@@ -27,7 +27,7 @@ pub struct Damage {
     pub why: String,
 }
 
-#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct Verified {
     pub versions: usize,
     pub bodies: u64,

@@ -1,51 +1,56 @@
-//! How far a sync is: a bar on stderr where that is a terminal, and nothing elsewhere.
+//! Shows how far a sync or a restore is: a bar on stderr where that is a terminal, and nothing elsewhere.
 
+use crate::session::Session;
 use indicatif::{ProgressBar, ProgressStyle};
-use seawall_sync::engine::{Phase, Progress};
-use std::time::Duration;
+use seawall_api::{SandboxId, http::SyncProgress};
+use std::{
+    io::{IsTerminal, stderr},
+    time::Duration,
+};
+use tokio::time::sleep;
 
 const LINE: &str = "{msg} {bytes} of {total_bytes} {wide_bar} {bytes_per_sec}";
 const WAITING: &str = "{msg} {spinner}";
+/// The poll interval for the server's progress.
+const LOOK: Duration = Duration::from_millis(250);
 
-#[derive(Debug)]
-pub struct Bar(ProgressBar);
-
-impl Bar {
-    pub fn new() -> Bar {
-        let bar = ProgressBar::new(0);
-        bar.enable_steady_tick(Duration::from_millis(200));
-        Bar(bar)
+/// Waits for a call about the files of a sandbox.
+pub async fn during<T>(session: &Session, id: SandboxId, call: impl Future<Output = T>) -> T {
+    if !stderr().is_terminal() {
+        return call.await;
     }
-
-    pub fn finish(&self) {
-        self.0.finish_and_clear();
-    }
-
-    fn show(&self, template: &str, message: String, total: u64) {
-        if let Ok(style) = ProgressStyle::with_template(template) {
-            self.0.set_style(style);
+    let bar = ProgressBar::new(0);
+    let watching = async {
+        loop {
+            sleep(LOOK).await;
+            // A failed poll does not affect the call.
+            if let Ok(now) = session.client.sync_progress(id).await {
+                show(&bar, &now);
+            }
         }
-        self.0.set_message(message);
-        self.0.set_position(0);
-        self.0.set_length(total);
-    }
+    };
+    let done = tokio::select! {
+        done = call => done,
+        never = watching => never,
+    };
+    bar.finish_and_clear();
+    done
 }
 
-impl Progress for Bar {
-    fn phase(&self, phase: Phase) {
-        match phase {
-            Phase::Scanning => self.show(WAITING, "looking at the files".into(), 0),
-            Phase::Looking => self.show(WAITING, "looking at the bucket".into(), 0),
-            Phase::Uploading { files, bytes } => self.show(LINE, format!("uploading {files} files:"), bytes),
-            Phase::Committing => self.show(WAITING, "committing the version".into(), 0),
-            Phase::Downloading { files, bytes } => {
-                self.show(LINE, format!("downloading {files} files:"), bytes)
-            }
-            Phase::Agreeing => self.show(WAITING, "writing the state file".into(), 0),
-        }
+fn show(bar: &ProgressBar, now: &SyncProgress) {
+    let message = match now.phase.as_deref() {
+        Some("scanning") => "looking at the files".to_owned(),
+        Some("looking") => "looking at the bucket".to_owned(),
+        Some("committing") => "committing the version".to_owned(),
+        Some("agreeing") => "writing the state file".to_owned(),
+        Some(phase) => format!("{phase} {} files:", now.files),
+        None => "the server works on the files".to_owned(),
+    };
+    if let Ok(style) = ProgressStyle::with_template(if now.bytes > 0 { LINE } else { WAITING }) {
+        bar.set_style(style);
     }
-
-    fn moved(&self, bytes: u64) {
-        self.0.inc(bytes);
-    }
+    bar.set_message(message);
+    bar.set_length(now.bytes);
+    bar.set_position(now.bytes_done);
+    bar.tick();
 }

@@ -5,7 +5,7 @@ use serde_json::Value;
 use std::{collections::BTreeSet, path::PathBuf, process::Command};
 
 /// Of ours, what each may depend on, also for its build. Crates that are still to come are here too.
-const DIRECTION: [(&str, &[&str]); 12] = [
+const DIRECTION: [(&str, &[&str]); 13] = [
     ("seawall-api", &[]),
     ("seawall-wire", &["seawall-api"]),
     ("seawall-sync", &["seawall-api"]),
@@ -32,13 +32,27 @@ const DIRECTION: [(&str, &[&str]); 12] = [
             "seawall-client",
         ],
     ),
+    (
+        "seawall-bench",
+        &[
+            "seawall-api",
+            "seawall-wire",
+            "seawall-sync",
+            "seawall-core",
+            "seawall-providers",
+            "seawall-stores",
+            "seawall-gateway",
+            "seawall-client",
+            "seawall-cli",
+        ],
+    ),
 ];
 
 /// Where a vendor crate may be a direct dependency. `(dev)`: for tests alone.
 const HOMES: [(&str, &[&str]); 19] = [
     ("yamux", &["seawall-wire"]),
     ("rmp-serde", &["seawall-api"]),
-    ("clap", &["seawall-cli"]),
+    ("clap", &["seawall-bench", "seawall-cli"]),
     ("clap_complete", &["seawall-cli"]),
     ("indicatif", &["seawall-cli"]),
     ("libc", &["seawall-guest", "seawall-jail"]),

@@ -103,6 +103,15 @@ const CALLS: &[(&str, &str, With)] = &[
     ("list_providers", "", Nothing),
     ("reconcile", "?dry_run=true", Nothing),
     ("get_metrics", "", Nothing),
+    ("get_server", "", Nothing),
+    // Another run of the server, so that this one goes on.
+    ("stop_server", "", Json(r#"{"instance": "another"}"#)),
+    ("list_volumes", "", Nothing),
+    ("remove_volume", "", Nothing),
+    ("check_database", "", Nothing),
+    ("backup_database", "", Nothing),
+    ("verify_versions", "", Nothing),
+    ("sync_progress", "", Nothing),
 ];
 
 pub struct Operation {
@@ -153,7 +162,7 @@ impl Operation {
 
     /// Whether it is about something that has an owner.
     pub fn is_about_something(&self) -> bool {
-        self.path.contains('{') && !self.path.starts_with("/templates/")
+        self.path.contains('{') && !["/templates/", "/volumes/"].iter().any(|of| self.path.starts_with(of))
     }
 }
 

@@ -57,7 +57,7 @@ fn k5_too_many_at_once_are_refused() {
             std::thread::spawn(move || slow.send())
         })
         .collect();
-    // Past the server, which has no room for a question.
+    // The server's user at the socket is counted apart.
     let began =
         || server.world.ok(["exec", &id, "--", "sh", "-c", "ls /work | grep -c began || true"]) == "2\n";
     eventually("both are at it", began).unwrap();

@@ -124,7 +124,7 @@ fn v2_what_is_lost_is_made_again() {
     let server = Server::start();
     let id = server.sandbox();
     server.run(&id, "echo kept > /work/file");
-    let guest = server.world.json(["inspect", &id])["pid"].to_string();
+    let guest = server.world.guest(&id);
     let killed = std::process::Command::new("kill").args(["-9", &guest]).status().unwrap();
     assert!(killed.success());
     // What was under way when it died is told as such; the next call finds it again.

@@ -4,6 +4,7 @@ use crate::http_turns::{
     client::{ANY, auto},
     served::{Served, within},
 };
+use crate::world::is_alive;
 use seawall_api::ConversationId;
 use serde_json::{Value, json};
 
@@ -115,12 +116,10 @@ fn t5_http_without_a_server_a_box_ends_by_itself_and_the_next_server_saves_its_f
     let mut served = Served::with(IDLE, &[]);
     let sandbox = served.make_sandbox();
     served.exec(&sandbox, "echo kept > file");
+    let guest = served.guest(&sandbox);
     served.kill();
     // Its guest relies on the server for half a minute.
-    within(90, "the box ends by itself", || {
-        let now = served.listed(&sandbox);
-        now["state"] == "stopped" && now["reason"] == "idle"
-    });
+    within(90, "the box ends by itself", || !is_alive(&guest));
     served.start();
     within(ROUNDS, "its files are saved", || served.versions(&sandbox) == 1);
     within(60, "it is stopped again", || served.ended_by(&sandbox, "idle"));

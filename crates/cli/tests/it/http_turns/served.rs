@@ -1,13 +1,14 @@
 //! `seawall serve` on a data folder of its own: started, killed, started again. All is gone at the end of the test.
 
 use super::client::Client;
-use crate::{gates::waits_at, world::World};
-use serde_json::Value;
+use crate::{
+    gates::waits_at,
+    world::{World, is_alive},
+};
 use std::{
     fs::File,
     io::{BufRead, BufReader, Write},
     ops::Deref,
-    path::Path,
     process::{Child, Command, ExitStatus, Stdio},
     sync::mpsc,
     time::{Duration, Instant},
@@ -144,28 +145,7 @@ impl Served {
 
     /// The process of a sandbox's guest.
     pub fn guest(&self, sandbox: &str) -> String {
-        let pid = self.world.json(["inspect", sandbox])["pid"].clone();
-        assert!(pid.is_u64(), "{sandbox} does not run");
-        pid.to_string()
-    }
-
-    /// A sandbox, as the command line sees it.
-    pub fn listed(&self, sandbox: &str) -> Value {
-        let all = self.world.json(["ls", "--json"]);
-        all.as_array().unwrap().iter().find(|each| each["id"] == sandbox).cloned().unwrap_or_default()
-    }
-
-    /// Who took up turns of this data folder apart from the server.
-    fn runners(&self) -> Vec<String> {
-        let data = self.world.data().display().to_string();
-        let is_runner = |pid: &String| {
-            let line = std::fs::read(Path::new("/proc").join(pid).join("cmdline")).unwrap_or_default();
-            let line = String::from_utf8_lossy(&line).into_owned();
-            line.contains("run-turn") && line.contains(&data)
-        };
-        let entries = std::fs::read_dir("/proc").unwrap().flatten();
-        let names = entries.map(|entry| entry.file_name().to_string_lossy().into_owned());
-        names.filter(|name| name.parse::<u32>().is_ok()).filter(is_runner).collect()
+        self.world.guest(sandbox)
     }
 
     /// All that it said, in all its lives.
@@ -192,9 +172,6 @@ impl Drop for Served {
             let _ = child.kill();
             let _ = child.wait();
         }
-        for runner in self.runners() {
-            let _ = Command::new("kill").args(["-9", &runner]).status();
-        }
         if std::thread::panicking() {
             self.show_log();
         }
@@ -203,11 +180,6 @@ impl Drop for Served {
 
 pub fn kill(signal: &str, pids: &[&str]) {
     assert!(Command::new("kill").arg(signal).args(pids).status().unwrap().success(), "{signal} {pids:?}");
-}
-
-fn is_alive(pid: &str) -> bool {
-    let stat = std::fs::read_to_string(Path::new("/proc").join(pid).join("stat")).unwrap_or_default();
-    !stat.is_empty() && !stat.contains(") Z ")
 }
 
 /// Looks again and again, for so many seconds.

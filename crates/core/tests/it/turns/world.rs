@@ -22,7 +22,7 @@ use seawall_core::{
     reaper::Reaper,
     service::{SandboxService, Wanted},
     templates::{HookPart, SyncPart, Template, Templates},
-    testing::{Faults, FaultyProvider, MemoryClaims, MemoryStore, OneBucket, SetClock},
+    testing::{Faults, FaultyProvider, HostClaims, MemoryStore, OneBucket, SetClock},
     turns::{Begun, TurnAsk},
     workspaces::Buckets,
 };
@@ -75,7 +75,7 @@ pub struct World {
     pub courier: Courier,
     pub services: Services,
     pub clock: SetClock,
-    claims: MemoryClaims,
+    claims: HostClaims,
     setup: Setup,
 }
 
@@ -83,7 +83,7 @@ pub struct World {
 struct Place {
     provider: Arc<dyn Provider>,
     stores: Stores,
-    claims: MemoryClaims,
+    claims: HostClaims,
     node: &'static str,
     clock: SetClock,
     boot: &'static str,
@@ -167,7 +167,7 @@ impl World {
         let clock = SetClock::new();
         let memory = MemoryStore::with_clock(Arc::new(clock.clone()));
         let stores = memory.stores();
-        let (claims, webhooks) = (MemoryClaims::default(), Arc::new(FakeWebhooks::default()));
+        let (claims, webhooks) = (HostClaims::default(), Arc::new(FakeWebhooks::default()));
         let place = Place {
             provider: Arc::new(faulty),
             stores: wrap(stores.clone()),
@@ -204,15 +204,15 @@ impl World {
 
     /// A process of the same machine, which was down and is just up again.
     pub fn rebooted(&self) -> Host {
-        self.host("one", MemoryClaims::default(), "second")
+        self.host("one", HostClaims::default(), "second")
     }
 
     /// A process of another machine.
     pub fn elsewhere(&self, node: &'static str) -> Host {
-        self.host(node, MemoryClaims::default(), "first")
+        self.host(node, HostClaims::default(), "first")
     }
 
-    fn host(&self, node: &'static str, claims: MemoryClaims, boot: &'static str) -> Host {
+    fn host(&self, node: &'static str, claims: HostClaims, boot: &'static str) -> Host {
         let (stores, clock, webhooks) = (self.stores.clone(), self.clock.clone(), self.webhooks.clone());
         let provider = Arc::new(self.mock.reopen());
         host(&self.setup, Place { provider, stores, claims, node, clock, boot, webhooks })

@@ -7,7 +7,7 @@ use seawall_core::{
     accounts::{AccountLimits, Limit},
     ports::{SystemClock, Volumes},
     service::EndSandbox,
-    testing::{MemoryClaims, MemoryStore},
+    testing::{HostClaims, MemoryStore},
 };
 use seawall_providers::{
     docker::DockerSettings,
@@ -17,7 +17,7 @@ use std::sync::Arc;
 
 /// A server with both providers, whose accounts may use 1 GiB of memory, two processors and 400 processes.
 fn services(world: &World) -> Services {
-    let (claims, clock) = (Arc::new(MemoryClaims::default()), Arc::new(SystemClock));
+    let (claims, clock) = (Arc::new(HostClaims::default()), Arc::new(SystemClock));
     let native = NativeProvider::open(world.data(), NativeSettings::default()).unwrap();
     let providers = Providers::new("docker", vec![Arc::new(world.reopen()), Arc::new(native)]).unwrap();
     let stores = MemoryStore::default().stores();

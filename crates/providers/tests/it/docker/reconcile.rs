@@ -15,7 +15,7 @@ use seawall_core::{
     ports::{BoxState, Provider, SystemClock, Volumes},
     service::EndSandbox,
     templates::{Template, Templates},
-    testing::{MemoryClaims, MemoryStore, OneBucket},
+    testing::{HostClaims, MemoryStore, OneBucket},
     turns::{Choice, TurnAsk},
 };
 use seawall_providers::docker::DockerSettings;
@@ -32,7 +32,7 @@ const PATIENCE: Duration = Duration::from_secs(30);
 struct Server {
     world: World,
     store: MemoryStore,
-    claims: MemoryClaims,
+    claims: HostClaims,
     bucket: Arc<MemoryBucket>,
     services: Services,
 }
@@ -50,7 +50,7 @@ fn template(image: &str) -> Template {
 
 impl Server {
     fn new(world: World) -> Server {
-        let (store, claims, bucket) = (MemoryStore::default(), MemoryClaims::default(), Arc::default());
+        let (store, claims, bucket) = (MemoryStore::default(), HostClaims::default(), Arc::default());
         let services = services(&world, &store, &claims, &bucket, DEBIAN);
         Server { world, store, claims, bucket, services }
     }
@@ -104,7 +104,7 @@ impl Server {
 fn services(
     world: &World,
     store: &MemoryStore,
-    claims: &MemoryClaims,
+    claims: &HostClaims,
     bucket: &Arc<MemoryBucket>,
     image: &str,
 ) -> Services {

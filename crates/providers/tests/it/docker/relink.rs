@@ -9,7 +9,7 @@ use seawall_core::{
     ports::{SystemClock, Volumes},
     service::EndSandbox,
     templates::{SyncPart, Template, Templates},
-    testing::{MemoryClaims, MemoryStore, OneBucket},
+    testing::{HostClaims, MemoryStore, OneBucket},
     turns::{Choice, TurnAsk},
 };
 use seawall_providers::{
@@ -22,7 +22,7 @@ use std::sync::Arc;
 const ME: AccountId = AccountId::LOCAL;
 
 fn services(world: &World) -> Services {
-    let (claims, clock) = (Arc::new(MemoryClaims::default()), Arc::new(SystemClock));
+    let (claims, clock) = (Arc::new(HostClaims::default()), Arc::new(SystemClock));
     let native = NativeProvider::open(world.data(), NativeSettings::default()).unwrap();
     let providers = Providers::new("docker", vec![Arc::new(world.reopen()), Arc::new(native)]).unwrap();
     let stores = MemoryStore::default().stores();

@@ -7,7 +7,7 @@ use seawall_core::{
     mounts::{Grantees, MountGrant, MountGrants},
     ports::{SystemClock, Volumes},
     service::EndSandbox,
-    testing::{MemoryClaims, MemoryStore},
+    testing::{HostClaims, MemoryStore},
 };
 use seawall_providers::{
     docker::DockerSettings,
@@ -23,7 +23,7 @@ use std::{
 const ME: AccountId = AccountId::LOCAL;
 
 fn services(world: &World, mounts: Mounts, top: &Path) -> Services {
-    let (claims, clock) = (Arc::new(MemoryClaims::default()), Arc::new(SystemClock));
+    let (claims, clock) = (Arc::new(HostClaims::default()), Arc::new(SystemClock));
     let native =
         NativeProvider::open(world.data(), NativeSettings { mounts, ..NativeSettings::default() }).unwrap();
     let providers = Providers::new("docker", vec![Arc::new(world.reopen()), Arc::new(native)]).unwrap();

@@ -20,7 +20,7 @@ use seawall_core::{
     },
     service::{SandboxService, Wanted},
     templates::{Template, Templates},
-    testing::{ManualClock, MemoryClaims, MemoryStore, OneBucket},
+    testing::{HostClaims, ManualClock, MemoryStore, OneBucket},
     turns::{Begun, TurnAsk},
     workspaces::WorkspaceSettings,
 };
@@ -163,7 +163,7 @@ impl World {
         let clock = ManualClock::new("2026-01-01T00:00:00Z".parse().unwrap());
         let held: Arc<dyn Clock> = Arc::new(clock.clone());
         let stores = MemoryStore::with_clock(held.clone()).stores();
-        let claims: Arc<dyn Claims> = Arc::new(MemoryClaims::default());
+        let claims: Arc<dyn Claims> = Arc::new(HostClaims::default());
         let sandboxes = Sandboxes::on_rows(providers, &stores, claims.clone(), held.clone(), "one");
         let bucket = Arc::new(Unsteady::default());
         let shared: SharedBucket = bucket.clone();

@@ -63,7 +63,8 @@ fn nobodys() -> Ids {
 
 /// The path of an operation with these ids. None where it names nothing that belongs to an account.
 fn filled(path: &str, ids: &Ids) -> Option<String> {
-    if path.starts_with("/accounts/") || !path.contains('{') || path.starts_with("/templates/") {
+    let others = ["/accounts/", "/templates/", "/volumes/"];
+    if !path.contains('{') || others.iter().any(|other| path.starts_with(other)) {
         return None;
     }
     let thing = if path.starts_with("/sandboxes") { "sandbox" } else { "conversation" };

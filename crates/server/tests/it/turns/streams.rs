@@ -4,7 +4,7 @@ use crate::world::{Said, World, answer, ask, said, text, trouble::Call, until};
 use axum::{http::StatusCode, response::Response};
 use seawall_api::{ConversationId, conversation::TurnState, event::Event};
 use seawall_core::retention::{Keep, Retention};
-use seawall_server::{Options, Server};
+use seawall_server::{Listeners, Options, Server};
 use serde_json::{Value, json};
 use std::time::Duration;
 use tokio::{
@@ -166,7 +166,8 @@ async fn c2_http_a_server_that_goes_down_says_so() {
     let listener = TcpListener::bind(("127.0.0.1", 0)).await.unwrap();
     let address = listener.local_addr().unwrap();
     let (stop, stopped) = oneshot::channel::<()>();
-    tokio::spawn(server.run(listener, async move {
+    let listeners = Listeners { network: Some(listener), local: None };
+    tokio::spawn(server.run(listeners, async move {
         let _ = stopped.await;
     }));
     let mut connection = TcpStream::connect(address).await.unwrap();
