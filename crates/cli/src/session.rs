@@ -8,7 +8,7 @@ use crate::{
     exit::Usage,
     output,
     serving::{KEY_FILE, info::Described},
-    starting::OnDemand,
+    starting::{self, OnDemand},
 };
 use anyhow::{Context, Result};
 use seawall_api::http::{ServerKind, StopServer};
@@ -93,7 +93,8 @@ async fn replace_older(settings: &Settings) {
         return;
     }
     let differences = found.differences(settings.file.as_ref());
-    if !differences.is_empty() {
+    // A server that was killed has left its description behind.
+    if !differences.is_empty() && starting::listens(&settings.data).unwrap_or(false) {
         let next = match server.kind {
             ServerKind::Background => "`seawall server restart` takes these over",
             ServerKind::Foreground | ServerKind::Hosted => "start the server again to change them",

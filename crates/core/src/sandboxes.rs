@@ -21,23 +21,21 @@ use crate::{
     accounts::{Ledger, Mark},
     exec,
     lifecycle::{self, Answer, Ask},
-    ports::{BoxInfo, Capabilities, Clock, Provider, Record, Records, ToBox, Volumes},
+    ports::{BoxInfo, Clock, Provider, Record, Records, ToBox, Volumes},
     steps::reached,
-    tunnels::{self, Expose, Forward, Serve},
+    tunnels::{self, Expose, Serve},
 };
 use seawall_api::{
     AccountId, ErrorKind, SandboxId,
-    exec::{ProcessInfo, StartProcess},
+    exec::StartProcess,
     hello::Role,
-    message::{Attach, GuestInfo},
-    sandbox::{Egress, EndReason, Limits, SandboxInfo, SandboxSpec, SandboxState},
+    message::Attach,
+    sandbox::{Egress, EndReason, SandboxInfo, SandboxSpec, SandboxState},
 };
 use seawall_wire::{Connector, Guest, Process};
-use serde::Serialize;
 use std::{
     collections::HashMap,
     fmt,
-    net::SocketAddr,
     sync::{Arc, Mutex, OnceLock, PoisonError, atomic::AtomicU64},
     time::Duration,
 };
@@ -61,21 +59,6 @@ pub struct NewSandbox {
     /// None: the default of this installation.
     pub provider: Option<String>,
     pub spec: SandboxSpec,
-}
-
-/// All there is to know about a sandbox.
-#[derive(Debug, Clone, Serialize)]
-pub struct Inspection {
-    #[serde(flatten)]
-    pub info: SandboxInfo,
-    pub volume: Option<String>,
-    /// The guest's process on the host.
-    pub pid: Option<u32>,
-    /// The limits that hold, defaults included.
-    pub limits: Option<Limits>,
-    pub capabilities: Capabilities,
-    pub guest: Option<GuestInfo>,
-    pub processes: Vec<ProcessInfo>,
 }
 
 #[derive(Clone)]
@@ -137,33 +120,6 @@ impl Sandboxes {
         Ok(info(&record, found.as_ref()))
     }
 
-    /// By id, by name, or by the beginning of an id that only one has.
-    pub async fn find(&self, reference: &str) -> Result<SandboxInfo> {
-        self.get(self.resolve(reference).await?).await
-    }
-
-    /// As [`Sandboxes::find`], without a look at the sandbox, which may be damaged. A whole id is believed.
-    pub async fn resolve(&self, reference: &str) -> Result<SandboxId> {
-        if let Ok(id) = reference.parse() {
-            return Ok(id);
-        }
-        let records = self.inner.records.list().await?;
-        if let Some(record) = records.iter().find(|record| record.name.as_deref() == Some(reference)) {
-            return Ok(record.id);
-        }
-        let wanted = reference.to_ascii_lowercase();
-        let mut matching = records.iter().filter(|record| record.id.to_string().starts_with(&wanted));
-        match (matching.next(), matching.next()) {
-            (Some(record), None) if wanted.len() >= 4 => Ok(record.id),
-            (Some(_), Some(_)) => Err(Error::invalid(format!(
-                "several sandboxes begin with `{reference}`; give more of the id"
-            ))),
-            _ => Err(Error::not_found(format!(
-                "there is no sandbox `{reference}`; `seawall ls` lists those that are there"
-            ))),
-        }
-    }
-
     /// All of them, oldest first.
     pub async fn list(&self) -> Result<Vec<SandboxInfo>> {
         let records = self.inner.records.list().await?;
@@ -184,28 +140,6 @@ impl Sandboxes {
             false => info(record, boxes.get(&record.id)),
         };
         Ok(records.iter().map(seen).collect())
-    }
-
-    pub async fn inspect(&self, id: SandboxId) -> Result<Inspection> {
-        let record = self.record(id).await?;
-        let found = self.find_box(&record.provider, id).await?;
-        let info = info(&record, found.as_ref());
-        let (mut guest, mut processes) = (None, Vec::new());
-        if info.state == SandboxState::Running {
-            let client = self.client(id, &record.provider)?;
-            // What cannot be asked now is left out; the rest is still worth seeing.
-            guest = client.info().await.ok();
-            processes = client.processes().await.unwrap_or_default();
-        }
-        Ok(Inspection {
-            info,
-            volume: found.as_ref().map(|found| found.volume.clone()),
-            pid: found.as_ref().and_then(|found| found.pid),
-            limits: found.as_ref().map(|found| found.limits),
-            capabilities: self.inner.providers.get(&record.provider)?.capabilities(),
-            guest,
-            processes,
-        })
     }
 
     pub async fn start(&self, id: SandboxId) -> Result<SandboxInfo> {
@@ -374,20 +308,6 @@ impl Sandboxes {
     /// Attaches to a process that was started before.
     pub async fn attach(&self, id: SandboxId, attach: Attach) -> Result<Process> {
         Ok(self.guest(id).await?.attach(attach).await?)
-    }
-
-    /// Makes a port of the sandbox reachable at an address of the host.
-    pub async fn forward(&self, id: SandboxId, port: u16, bind: SocketAddr) -> Result<Forward> {
-        tunnels::forward(self.guest(id).await?, port, bind).await
-    }
-
-    /// Makes an address of the host reachable at a port of the sandbox. Takes the control wire.
-    pub async fn expose(&self, id: SandboxId, port: u16, target: SocketAddr) -> Result<Expose> {
-        self.guest(id).await?;
-        let record = self.record(id).await?;
-        let epoch = self.inner.records.next_epoch(id).await?;
-        let control = Guest::new(id, Role::Control { epoch }, self.connector(id, &record.provider)?);
-        tunnels::expose(control, port, target).await
     }
 
     /// Serves a port of the sandbox's loopback from here; 0 lets the guest choose. Takes the control wire.

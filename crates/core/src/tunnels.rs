@@ -7,7 +7,7 @@ use seawall_wire::{Duplex, Guest, Listener};
 use std::{net::SocketAddr, sync::Arc, time::Duration};
 use tokio::{
     io::copy_bidirectional,
-    net::{TcpListener, TcpStream},
+    net::TcpListener,
     task::{JoinHandle, JoinSet},
     time::sleep,
 };
@@ -101,20 +101,6 @@ async fn listen_again(guest: &Guest, port: u16, mut error: seawall_wire::Error) 
 
 /// What becomes of a connection that somebody in a box made.
 pub type Serve = Arc<dyn Fn(Box<dyn Duplex>) -> BoxFuture<'static, ()> + Send + Sync>;
-
-/// `guest` must hold the control wire.
-pub(crate) async fn expose(guest: Guest, port: u16, target: SocketAddr) -> Result<Expose> {
-    let to_target: Serve = Arc::new(move |mut inside| {
-        Box::pin(async move {
-            match TcpStream::connect(target).await {
-                // Either side may hang up at any time; that is how connections end.
-                Ok(mut tcp) => drop(copy_bidirectional(&mut tcp, &mut inside).await),
-                Err(error) => tracing::warn!(%error, %target, "connecting for a sandbox"),
-            }
-        })
-    });
-    serve(guest, port, to_target).await
-}
 
 /// `guest` must hold the control wire.
 pub(crate) async fn serve(guest: Guest, port: u16, serve: Serve) -> Result<Expose> {

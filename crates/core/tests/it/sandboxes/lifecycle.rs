@@ -224,31 +224,6 @@ async fn a_crash_is_no_end_it_starts_again() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn inspect_tells_all_there_is() {
-    let world = World::new();
-    let id = world.running().await;
-    let process = world.sandboxes.spawn(id, StartProcess::new(["sleep", "1000"])).await.unwrap();
-    let found = world.sandboxes.inspect(id).await.unwrap();
-    assert_eq!(found.info, world.sandboxes.get(id).await.unwrap());
-    assert!(found.volume.unwrap().contains(&id.to_string()));
-    assert_eq!(found.guest.unwrap().processes_running, 1);
-    assert_eq!(found.processes[0].process, process.id());
-    world.sandboxes.stop(id, GRACE).await.unwrap();
-    let found = world.sandboxes.inspect(id).await.unwrap();
-    assert!(found.guest.is_none() && found.processes.is_empty());
-}
-
-#[tokio::test(start_paused = true)]
-async fn inspect_leaves_out_what_cannot_be_asked() {
-    let world = World::new();
-    let id = world.running().await;
-    world.faults.fail(Op::Connect, u32::MAX, ErrorKind::Unavailable);
-    let found = world.sandboxes.inspect(id).await.unwrap();
-    assert_eq!(found.info.state, SandboxState::Running);
-    assert!(found.guest.is_none() && found.processes.is_empty());
-}
-
-#[tokio::test(start_paused = true)]
 async fn a_command_in_progress_ends_with_its_sandbox() {
     let world = World::new();
     let id = world.running().await;
